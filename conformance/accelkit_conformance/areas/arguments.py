@@ -147,7 +147,8 @@ def ignored_values(subject: Subject, name: str) -> None:
     """Functions give the same results as on the CPU even if numbers that they must ignore are NaN. Examples are the addend of ``addmm``
     with ``beta=0``, elements that ``where``, ``index_select`` or ``nansum`` leave out, and elements that ``masked_fill``, ``copy_`` or
     ``scatter_reduce`` with ``include_self=False`` overwrite. Products whose inner dimension has length 0, with up to 70,001 columns, are 0,
-    even if ``out=`` holds NaN. ``mul`` by 0, and ``addcmul`` and ``addcdiv`` with ``value=0``, must not ignore NaN and infinities.
+    even if ``out=`` holds NaN. A factor 0 is no reason to ignore a number: ``mul`` by 0, and ``addcmul`` and ``addcdiv`` with ``value=0``,
+    give NaN for NaN and infinities.
     """
     from accelkit_conformance.oracle.ignored_values import check_ignored_values
 
@@ -210,10 +211,11 @@ def fft_lengths(subject: Subject, name: str, dtype: str) -> None:
 @check("full", requires=["dtype.float16", "subnormals"], over=names_of("subnormals", "HALF"))
 def half_subnormals(subject: Subject, name: str) -> None:
     """Products, sums, copies and gradients keep all bits of float16 numbers between 2**-24 and 2**-14, which are subnormal. Gradients of
-    this magnitude are usual in mixed precision. All results are subnormal, and are exact in whatever order their terms are added."""
-    from accelkit_conformance.oracle.subnormals import HALF, check_half_subnormals
+    this magnitude are usual in mixed precision. All results are subnormal, and are exact in whatever order their terms are added. A
+    matrix product or convolution that treats these numbers as 0 is not supported."""
+    from accelkit_conformance.oracle.subnormals import check_half_subnormals
 
-    check_half_subnormals(subject, HALF[name])
+    check_half_subnormals(subject, name)
 
 
 def _indices() -> Iterator[Case]:
@@ -242,7 +244,7 @@ def index_functions(subject: Subject, name: str) -> None:
     """A function that reads or writes the rows of a matrix by index gives the same results as on the CPU, whatever tensor holds the
     indices. This tensor is int64 or int32. It is 0-d, has one element or none, or contains repeated, descending or negative indices. It is
     strided or expanded, or it is the first row, the second row or a column of a matrix of indices. The matrix that is read or written is
-    float32, int64, float16, bool or complex64, and has 40 rows. Repeated indices write equal values, or values that are added or compared.
+    float32, int64, float16, bool or complex64. Repeated indices write equal values, or values that are added or compared.
     Calls that the CPU rejects, and dtypes that the device lacks, are left out.
     """
     from accelkit_conformance.oracle.index_functions import check_index_functions
@@ -421,8 +423,9 @@ def precise_numbers(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float16", "dtype.float32"], over=names_of("range_of_float16", "CALLS"))
 def range_of_float16(subject: Subject, name: str) -> None:
-    """Calls in float16 give the same results as on the CPU even if a number, a 0-d float32 tensor, a product or a sum that they use is too
-    large or too small for float16. The results themselves are in its range. An example is ``x * 65536`` for small ``x``."""
+    """Calls in float16 give the same results as on the CPU even if a Python number, a product or a sum that they use is too large or too
+    small for float16. The results themselves are in its range. For example, ``x * 65536`` is right for small ``x``, so the number must not
+    be converted to float16 first."""
     from accelkit_conformance.oracle.range_of_float16 import check_range_of_float16
 
     check_range_of_float16(subject, name)

@@ -316,7 +316,7 @@ def groups_are_freed(subject: Subject, size: str) -> None:
 @check("full", requires=["process_group"], over=SIZES[:1], is_distributed=True, seconds=120)
 def timeout(subject: Subject, size: str) -> None:
     """If the other rank does not take part in an ``all_reduce`` in a group with a timeout of two seconds, the rank that waits raises an
-    error or ends within 60 seconds. Each rank tests this in a new process."""
+    error within 60 seconds, or its process ends. It is a failure if the ``all_reduce`` returns. Each rank tests this in a new process."""
     from accelkit_conformance.oracle.collective_timeout import check_timeout
 
     check_timeout(subject)
@@ -325,9 +325,9 @@ def timeout(subject: Subject, size: str) -> None:
 @check("full", requires=["process_group", "dtype.float32"], over=SIZES, is_distributed=True)
 def memory_of_inputs(subject: Subject, size: str) -> None:
     """If the input of an asynchronous collective is freed right after the call, or right after ``wait``, and another tensor of the same
-    size is then created, the result is right and the other tensor keeps its values. The collectives are ``all_reduce``,
-    ``all_gather_into_tensor`` and ``all_to_all_single``. They are called on the current stream and, if the device has streams, on another
-    stream. The device of the last rank is busy when the call is made."""
+    size is then created, the other tensor keeps its values. The results of collectives with a separate output are right. The collectives
+    are ``all_reduce``, ``all_gather_into_tensor`` and ``all_to_all_single``. They are called on the current stream and, if the device has
+    streams, on another stream. The device of the last rank is busy when the call is made."""
     from accelkit_conformance.oracle.collective_memory import check_memory
 
     check_memory(subject)

@@ -328,10 +328,11 @@ def accelerator_functions_agree(subject: Subject) -> None:
 def first_calls(subject: Subject) -> None:
     """The device can be used first in any way. In each of several new processes, the first use of the device is another call, such as
     ``memory_allocated``, ``manual_seed``, ``current_stream``, ``torch.Generator``, ``pin_memory`` or ``torch.load``. A call that raises no
-    error after the device has been used raises none as the first call either, and the device works afterwards. Functions that take a
-    device are called without an argument, with an index and with a name. In one process, four threads use the device first, at the same
-    time, and get the right results. After ``is_available`` and ``device_count`` of the device's module and of ``torch.accelerator`` have
-    been called, a forked process can use the device, or raises RuntimeError; it neither hangs nor crashes.
+    error after the device has been used raises none as the first call either, and the device works afterwards. Functions of memory and
+    ``current_stream`` are also called with the index and with the name of the device. A call may take 20 seconds. In one process, four
+    threads use the device first, at the same time, and get the right results. After ``is_available`` and ``device_count`` of the device's
+    module and of ``torch.accelerator`` have been called, a forked process can use the device, or raises RuntimeError; it neither hangs nor
+    crashes.
 
     The new processes are forked from a process that has loaded the plugin. If loading the plugin initialises the driver, or a forked
     process cannot use the device, the result is ``unsupported``.

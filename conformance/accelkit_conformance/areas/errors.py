@@ -39,8 +39,9 @@ def shapes_that_do_not_fit(subject: Subject) -> None:
 
 @check("smoke")
 def dtypes_that_do_not_fit(subject: Subject) -> None:
-    """``mm``, ``bmm``, ``addmm``, ``linear`` and ``conv1d`` of a float32 tensor and a tensor of another dtype raise RuntimeError. The other
-    dtypes are int64, int32, int8, float16 and bfloat16. ``&`` of two float32 tensors raises RuntimeError or NotImplementedError."""
+    """``mm``, ``bmm``, ``addmm``, ``linear`` and ``conv1d`` whose second operand has another dtype than the first, float32, raise
+    RuntimeError. The other dtypes are int64, int32, int8, float16 and bfloat16. ``&`` of two float32 tensors raises RuntimeError or
+    NotImplementedError."""
     import torch
     import torch.nn.functional as F  # the usual name
 
@@ -210,7 +211,8 @@ def index_tensors_outside(subject: Subject) -> None:
     that is out of range: the smallest index beyond the end, the largest before the start, or 2**32. The largest index before the start is
     -1 if torch does not permit negative indices. Many of these operators also raise an error for an index beyond the end of a slice of a
     longer tensor, along the columns of a matrix, and if 41 or 5,000 indices are in range and the last is not. The error is raised no later
-    than when the device is synchronized. The calls run in a separate process, because the error makes some devices unusable."""
+    than when the device is synchronized. The calls run in a separate process, because the error makes some devices unusable. A call must
+    not end this process. On XLA, the result is ``unsupported``."""
     from accelkit_conformance.oracle.index_errors import check_values
 
     check_values(subject, "indices")
@@ -218,11 +220,11 @@ def index_tensors_outside(subject: Subject) -> None:
 
 @check("training", seconds=400.0)
 def values_outside(subject: Subject) -> None:
-    """Operators raise an error if a tensor contains a value for which they are not defined: a probability of ``bernoulli`` or
-    ``binary_cross_entropy`` that is not between 0 and 1, weights of ``multinomial`` that are negative, not finite or all zero, a negative
+    """Operators raise an error if a tensor contains a value for which they are not defined: a probability of ``bernoulli`` that
+    is not between 0 and 1, weights of ``multinomial`` that are negative, not finite or all zero, a negative
     deviation of ``normal`` or rate of ``poisson``, too few values for ``masked_scatter_``, or a false assertion of ``_assert_async``. The
     value may be the last of 10,000. The error is raised no later than when the device is synchronized. The calls run in a separate
-    process, because the error makes some devices unusable."""
+    process, because the error makes some devices unusable. A call must not end this process. On XLA, the result is ``unsupported``."""
     from accelkit_conformance.oracle.index_errors import check_values
 
     check_values(subject, "values")

@@ -263,11 +263,12 @@ def memory_formats(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("convolutions", "CONVOLUTIONS", "full"))
 def convolutions(subject: Subject, name: str) -> None:
-    """The result of a convolution and its three gradients equal those on the CPU, whatever the layout of the weight, and for various
-    layouts of the input and the output gradient: contiguous, channels_last, transposed, with reversed dimensions in memory, strided, with
-    an offset, with gaps between rows, or with unusual strides in dimensions of length 1. There are 1 or 3 channels. The images and the
-    kernels have 1 x 1, 1 x 3 or 3 x 3 elements, or 1 or 3 elements in one dimension. The padding is 0 or 1, except that it is 0 for a
-    transposed convolution. Calls that the CPU rejects are left out. The elements are small integers."""
+    """The result of a convolution and its three gradients are those on the CPU, whatever the layout of the weight. The elements are small
+    integers, and a result may differ from that on the CPU by less than 0.1. The input and the output gradient have various layouts:
+    contiguous, channels_last, transposed, with reversed dimensions in memory, strided, with an offset, with gaps between rows, or with
+    unusual strides in dimensions of length 1. There are 1 or 3 channels. The images and the kernels have 1 x 1, 1 x 3 or 3 x 3 elements, or
+    1 or 3 elements in one dimension. The padding is 0 or 1, except that it is 0 for a transposed convolution. Calls that the CPU rejects
+    are left out."""
     from accelkit_conformance.oracle.convolutions import check_convolution
 
     check_convolution(subject, name)

@@ -102,17 +102,6 @@ class KeepsEigenvectorsOfBatches(Broken):
 
 
 @mutant("operators", "triangles")
-class FactorizesTheLowerTriangle(Broken):
-    """``cholesky`` with ``upper=True`` reads the lower triangle."""
-
-    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        if name != "linalg_cholesky_ex" or not kwargs.get("upper"):
-            return call()
-        factor, info = func(args[0], **{**kwargs, "upper": False})
-        return factor.mH, info
-
-
-@mutant("operators", "triangles")
 class DividesByTheWholeMatrix(Broken):
     """``solve_triangular`` also reads the other triangle of the matrix."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -52,11 +54,15 @@ PROGRAMS: dict[str, Callable[[Any, int], Any]] = {
 the same results."""
 
 
-def run_together(calls: list[Callable[[], Any]]) -> list[Any]:
+def run_together(calls: list[Callable[[], Any]], barrier: threading.Barrier | None = None) -> list[Any]:
     """Run each call in a thread of its own, all at the same time, and return their results.
 
+    Args:
+        calls: The calls.
+        barrier: A barrier at which the calls wait for each other. It is broken if a call raises an error.
+
     Raises:
-        Exception: The first error that a call raises.
+        Exception: An error that a call raises.
     """
     start = threading.Barrier(len(calls))
     found: list[Any] = [None] * len(calls)
@@ -67,15 +73,17 @@ def run_together(calls: list[Callable[[], Any]]) -> list[Any]:
             found[place] = calls[place]()
         except Exception as error:
             found[place] = error
+            if barrier is not None:
+                barrier.abort()
 
     threads = [threading.Thread(target=run, args=(place,), name=f"accelkit-conformance-{place}") for place in range(len(calls))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for one in found:
-        if isinstance(one, Exception):
-            raise one
+    errors = [one for one in found if isinstance(one, Exception)]
+    if errors:
+        raise next((one for one in errors if not isinstance(one, threading.BrokenBarrierError)), errors[0])
     return found
 
 
@@ -87,7 +95,8 @@ def as_numbers(result: Any) -> list[float]:
 def check_threads(subject: Subject) -> None:
     """Run the programs in several threads at the same time, and compare the results with those of the same programs in the main thread.
 
-    Each thread runs the programs with a number of its own, in an order of its own, on its own stream if the device has streams. Programs
+    Each thread runs the programs several times, with a number of its own, in an order of its own, on its own stream if the device has
+    streams. Programs
     for which the device lacks a dtype or random states are left out.
 
     Raises:
@@ -103,22 +112,21 @@ def check_threads(subject: Subject) -> None:
     }
     expected = {(name, number): as_numbers(programs[name](device, number)) for name in programs for number in range(1, _NUM_THREADS + 1)}
 
-    def run(number: int) -> dict[str, list[float]]:
+    levels: list[float] = []
+    barrier = threading.Barrier(_NUM_THREADS, lambda: levels.append(subject.allocated_before() if is_counted else 0))
+
+    def run(number: int) -> None:
         subject.accelerator.setup_device(device)
         names = [*programs]
         order = names[3 * number % len(names) :] + names[: 3 * number % len(names)]
-        if not has_streams:
-            return {name: as_numbers(programs[name](device, number)) for name in order}
-        with on_stream(subject, make_stream(subject)):
-            return {name: as_numbers(programs[name](device, number)) for name in order}
+        # Each thread keeps its stream, because a device may keep a workspace for each stream.
+        with on_stream(subject, make_stream(subject)) if has_streams else contextlib.nullcontext():
+            for _ in range(_NUM_ROUNDS):
+                for name in order:
+                    check_equal(as_numbers(programs[name](device, number)), expected[name, number], name)
+                barrier.wait(60)
 
-    levels = []
-    for _ in range(_NUM_ROUNDS):
-        found = run_together([lambda number=number: run(number) for number in range(1, _NUM_THREADS + 1)])  # type: ignore[misc]
-        for number, results in enumerate(found, 1):
-            for name, numbers in results.items():
-                check_equal(numbers, expected[name, number], name)
-        levels.append(subject.allocated_before() if is_counted else 0)
+    run_together([functools.partial(run, number) for number in range(1, _NUM_THREADS + 1)], barrier)
     left = (subject.allocated_after(levels[0]) if levels[-1] > levels[0] else levels[-1]) - levels[0]
     assert left <= 0, f"{left:.0f} more bytes are allocated after {_NUM_ROUNDS - 1} more rounds of work in {_NUM_THREADS} threads"
 

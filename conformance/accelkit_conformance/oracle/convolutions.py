@@ -55,7 +55,9 @@ def check_convolution(subject: Subject, name: str) -> None:
             found = call(subject.device)
             for part, mine, theirs in zip(("result", "input gradient", "weight gradient", "bias gradient"), found, expected, strict=True):
                 subject.assert_on_device(mine)
-                assert torch.equal(mine.cpu(), theirs), f"the {part} is {mine.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
+                # The numbers are integers, apart from the rounding errors of fast algorithms such as Winograd's.
+                is_right = mine.shape == theirs.shape and bool((mine.cpu() - theirs).abs().lt(0.1).all())
+                assert is_right, f"the {part} is {mine.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
 
 
 def _results(  # noqa: PLR0917 # functools.partial fills all but the last

@@ -36,6 +36,16 @@ def _positive(x: torch.Tensor) -> torch.Tensor:
     return x @ x.mT + 4 * torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
 
 
+def _without_cudnn(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return the function without cuDNN and MIOpen, whose recurrent modules have only first derivatives."""
+
+    def call(*given: torch.Tensor) -> torch.Tensor:
+        with torch.backends.cudnn.flags(enabled=False):
+            return function(*given)
+
+    return call
+
+
 def _recurrent(num_states: int, num_gates: int) -> Shapes:
     """Return the shapes of the inputs of a recurrent layer: three steps of two sequences, the states, the weights and the biases."""
     rows = 4 * num_gates
@@ -89,9 +99,9 @@ FUNCTIONS: Mapping[str, tuple[Function, Shapes]] = {
     "cholesky": (lambda x: torch.linalg.cholesky(_positive(x)), ((3, 4),)),
     "logdet": (lambda x: torch.logdet(_positive(x)), ((3, 4),)),
     "flip": (lambda x: (x.flip(0) * x.roll(1, 1)).tril(), ((3, 4),)),
-    "lstm": (lambda x, h, c, *w: torch.lstm(x, (h, c), w, True, 1, 0.0, False, False, False)[0], _recurrent(2, 4)),
-    "gru": (lambda x, h, *w: torch.gru(x, h, w, True, 1, 0.0, False, False, False)[0], _recurrent(1, 3)),
-    "rnn": (lambda x, h, *w: torch.rnn_tanh(x, h, w, True, 1, 0.0, False, False, False)[0], _recurrent(1, 1)),
+    "lstm": (_without_cudnn(lambda x, h, c, *w: torch.lstm(x, (h, c), w, True, 1, 0.0, False, False, False)[0]), _recurrent(2, 4)),
+    "gru": (_without_cudnn(lambda x, h, *w: torch.gru(x, h, w, True, 1, 0.0, False, False, False)[0]), _recurrent(1, 3)),
+    "rnn": (_without_cudnn(lambda x, h, *w: torch.rnn_tanh(x, h, w, True, 1, 0.0, False, False, False)[0]), _recurrent(1, 1)),
     "lstm_cell": (lambda x, h, c, *w: torch.lstm_cell(x[0], (h[0], c[0]), *w)[0], _recurrent(2, 4)),
     "gru_cell": (lambda x, h, *w: torch.gru_cell(x[0], h[0], *w), _recurrent(1, 3)),
     "solve": (lambda x, y: torch.linalg.solve(_positive(x), y), ((3, 4), (3, 2))),

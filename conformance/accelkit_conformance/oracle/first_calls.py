@@ -39,7 +39,7 @@ _ACCELERATOR_FUNCTIONS = (
 )  # fmt: skip
 _TAKE_A_DEVICE = (
     "current_stream", "get_device", "get_memory", "max_memory", "mem_get", "memory_allocated", "memory_reserved", "memory_stats",
-    "memory_summary", "reset_peak", "set_device",
+    "set_device",
 )  # fmt: skip
 _QUERIES = ("is_available", "device_count")
 
@@ -51,9 +51,12 @@ def check_first_calls(subject: Subject) -> None:
     functions have been called that only describe devices. A call that fails, crashes or hangs is recorded in the subject.
 
     Raises:
-        NotSupported: If the device cannot be used in a forked process although the parent process has not used it.
+        NotSupported: If the device cannot be used in a forked process although the parent process has not used it, or if the operating
+            system cannot fork processes.
     """
-    found = ask(__name__, about(subject.record), 160.0)
+    if not hasattr(os, "fork"):
+        raise NotSupported("this system cannot fork processes")
+    found = ask(__name__, about(subject.record), 160.0 + subject.first_call_timeout)
     if found["unsupported"]:
         raise NotSupported(found["unsupported"])
     for name, failure in found["failures"].items():
@@ -134,6 +137,8 @@ def _error_of(call: Callable[[], Any]) -> str:
     """Make a call, and return its error as text. Return an empty string if it raises none."""
     try:
         call()
+    except RuntimeError as error:
+        return f"RuntimeError: {error}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

@@ -180,8 +180,7 @@ def check_operators_without_memory(subject: Subject) -> None:
 
     Raises:
         AssertionError: If a call changes its input, or if more memory is allocated after two rounds of calls than before. Memory is
-        compared
-            only if the device has the capability ``memory_statistics``.
+            compared only if the device has the capability ``memory_statistics``.
         Absent: If a call raises no error.
         WrongError: If a call raises a different error.
     """

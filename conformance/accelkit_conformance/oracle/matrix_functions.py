@@ -98,9 +98,6 @@ _SOLVE_TRIANGULAR: Mapping[str, Call] = {
     "solve_triangular(A.mH, B, upper=True)": lambda a, b: linalg.solve_triangular(a.mH, b, upper=True),
     "solve_triangular(A, B.mT, upper=False, left=False)": lambda a, b: linalg.solve_triangular(a, b.mT, upper=False, left=False),
     "solve_triangular(A, B, upper=False, unitriangular=True)": lambda a, b: linalg.solve_triangular(a, b, upper=False, unitriangular=True),
-    "solve_triangular(A with NaN above its diagonal, B, upper=False)": lambda a, b: linalg.solve_triangular(
-        a.tril() + torch.full_like(a, float("nan")).triu(1), b, upper=False
-    ),
     "solve_triangular(A, first of B, upper=False)": lambda a, b: linalg.solve_triangular(a, _first(b), upper=False),
 }
 
@@ -132,7 +129,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "householder": Function(_HOUSEHOLDER),
     "solve": Function(_SOLVE, has_right_side=True),
     "inv": Function({"inv(A)": linalg.inv}),
-    "cholesky": Function(_CHOLESKY, matrices=well_conditioned.half_of_positive_definite),
+    "cholesky": Function(_CHOLESKY, matrices=well_conditioned.positive_definite),
     "cholesky_inverse": Function(_CHOLESKY_INVERSE, matrices=well_conditioned.lower_triangular),
     "cholesky_solve": Function(_CHOLESKY_SOLVE, matrices=well_conditioned.lower_triangular, has_right_side=True),
     "lu_factor": Function({"lu_factor(A)": linalg.lu_factor}, "any", equations=equations.lu),

@@ -87,7 +87,7 @@ def check_pinned_tensors(subject: Subject) -> None:
             pinned.zero_()
             assert torch.equal(again, pinned) or not tensor.numel(), f"pin_memory of a pinned tensor ({name}) returned a copy"
             assert not tensor.is_pinned(), f"pin_memory of {name} pinned its argument"
-    if is_accelerator(subject):
+    if is_accelerator(subject) and subject.device_type != "mps":  # torch does not pin these results on MPS
         for dtype in (None, torch.float32, torch.int32):
             with subject.sample(f"to('cpu', {dtype}, non_blocking=True)", {"name": "to"}):
                 assert like.to("cpu", dtype, non_blocking=True).is_pinned(), (

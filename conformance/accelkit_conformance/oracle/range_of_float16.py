@@ -16,16 +16,10 @@ if TYPE_CHECKING:
 _NUMBERS = (65536.0, 1e6, 524288.0)
 
 
-def _scalars(x: torch.Tensor) -> list[Any]:
-    """Return the numbers in ``_NUMBERS``, and 0-d float32 tensors with these numbers on the device of ``x``."""
-    return [*_NUMBERS, *(torch.tensor(number).to(x.device) for number in _NUMBERS)]
-
-
 CALLS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
-    "mul": lambda x, _: [(x * 1e-6 * one, (x * 1e-6).mul_(one)) for one in _scalars(x)],  # the CPU converts a 0-d tensor that comes first
-    "mul_by_numbers": lambda x, _: [number * (x * 1e-6) for number in _NUMBERS],
-    "mul_small": lambda x, _: (x * 1e-7, x * torch.tensor(1e-7).to(x.device), x.clone().mul_(1e-7)),
-    "div": lambda x, _: [(x / one, x.clone().div_(one)) for one in _scalars(x)],
+    "mul": lambda x, _: [(x * 1e-6 * number, number * (x * 1e-6), (x * 1e-6).mul_(number)) for number in _NUMBERS],
+    "mul_small": lambda x, _: (x * 1e-7, x.clone().mul_(1e-7)),
+    "div": lambda x, _: [(x / number, x.clone().div_(number)) for number in _NUMBERS],
     "alpha": lambda x, y: (torch.sub(x, x, alpha=1.5), torch.add(-x, x, alpha=1.25), x.clone().add_(x, alpha=-1.75)),
     "addcmul": lambda x, y: (torch.addcmul(x, x, -y, value=2), torch.addcmul(x, x, -x, value=1e-5), (x + 0).addcmul_(x, -y, value=2)),
     "addcdiv": lambda x, y: (torch.addcdiv(-x, x, y, value=2), torch.addcdiv(-x, x, y / 2)),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _LENGTH = 64
+_MOST_SECONDS = 30.0
 
 
 def check_recording_on_a_stream(subject: Subject, way: str) -> None:
@@ -142,8 +143,9 @@ def _waits(subject: Subject) -> dict[str, Callable[[torch.Tensor, Any], Any]]:
     """Return functions that wait for work on the current stream, by name. Each takes a result of this work and an event after it."""
 
     def poll(x: torch.Tensor, event: Any) -> None:
+        end = time.monotonic() + _MOST_SECONDS
         while not event.query():
-            time.sleep(0)
+            assert time.monotonic() < end, f"query() of an event is still False after {_MOST_SECONDS:g} s, although no work is left"
 
     def wait_for_a_later_event(x: torch.Tensor, event: Any) -> None:
         later = make_event(subject)
