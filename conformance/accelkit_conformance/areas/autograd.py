@@ -39,9 +39,9 @@ def backward(subject: Subject, name: str, dtype: str) -> None:
     op = opdb.operators()[name]
     samples = possible_samples(subject, op, opdb.samples(op, dtype, min(subject.most_samples, 8), requires_grad=True))
     for sample in subject.crashing_last(samples, lambda one: facts_of((one.input, one.args, one.kwargs), dtype)):
-        given = (sample.input, sample.args, sample.kwargs) make = lambda given=given, number=sample.name: program(subject, name, given,
-        dtype=dtype, number=number, is_backward=True)  # noqa: E731 with subject.sample(describe_sample(given), facts_of(given, dtype),
-        make):
+        given = (sample.input, sample.args, sample.kwargs)
+        make = lambda given=given, number=sample.name: program(subject, name, given, dtype=dtype, number=number, is_backward=True)  # noqa: E731
+        with subject.sample(describe_sample(given), facts_of(given, dtype), make):
             compare_backward(subject, op, sample, given)
 
 

@@ -61,8 +61,9 @@ _BEYOND: dict[str, tuple[int, int, Callable[[torch.Tensor, torch.Tensor], object
     "index_reduce_": (4, -1, lambda x, index: x.index_reduce_(0, index, _ones(index), "amax")),
     **{
         f"embedding_bag, {mode}": (
-            2, -1, lambda x, index, mode=mode: F.embedding_bag(index, x.view(2, 2), torch.tensor([0], device=x.device), mode=mode),  # type:
-            ignore[misc]
+            2,
+            -1,
+            lambda x, index, mode=mode: F.embedding_bag(index, x.view(2, 2), torch.tensor([0], device=x.device), mode=mode),  # type: ignore[misc]
         )
         for mode in ("sum", "mean", "max")
     },
@@ -100,9 +101,11 @@ INDICES: dict[str, _Call] = {
         for name in _OF_A_SLICE
     },
     **{
-        f"{name}, {side} of many": lambda x, call=call, value=value: call(x, torch.cat([_index(x, 1)] * 20 + [_index(x, value)]))  # type:
-        ignore[misc] for name, (end, start, call) in _BEYOND.items() if name in _OF_A_SLICE for side, value in (("the last", end), ("the
-        last, before the start,", start)) if name != "index_copy_"
+        f"{name}, {side} of many": lambda x, call=call, value=value: call(x, torch.cat([_index(x, 1)] * 20 + [_index(x, value)]))  # type: ignore[misc]
+        for name, (end, start, call) in _BEYOND.items()
+        if name in _OF_A_SLICE
+        for side, value in (("the last", end), ("the last, before the start,", start))
+        if name != "index_copy_"
     },
     "index_select of 9": lambda x: x.index_select(0, _index(x, 9)),
     "embedding of 9": lambda x: F.embedding(_index(x, 9), x.view(2, 2)),
