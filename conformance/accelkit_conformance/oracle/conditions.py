@@ -45,6 +45,8 @@ _CHOOSE = re.compile(r"^(arg)?sort|topk|^mode|median|arg|max|min|kth|cum")
 _POOLED_DIMENSIONS = re.compile(r"max_pool([23])d")
 # Calls for which torch itself rejects out= on devices that are not built into torch, and calls that torch never makes with out=.
 _NO_OUT = re.compile(r"mode$|_stack$")
+# Calls for which torch's CPU kernel of tril and triu writes beyond the end of out= if its dimensions are permuted in memory.
+_TRIANGLES = re.compile(r"(tril|triu|lu_unpack|linalg_lu)$")
 
 
 class ConditionedCall:
@@ -75,6 +77,8 @@ class ConditionedCall:
             found["destination"] = "a new tensor"
         if "out=" in found["destination"] and (self._out is None or _NO_OUT.match(self._name)):
             found["destination"] = "a new tensor"
+        if found["destination"] == "permuted out=" and _TRIANGLES.match(self._name):
+            found["destination"] = "strided out="
         if LAID_OUT_BY_TORCH.match(self._name):
             found["layout"] = "contiguous"
         has = {

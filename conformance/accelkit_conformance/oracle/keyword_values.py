@@ -248,16 +248,19 @@ def check_keyword_gradients(subject: Subject, name: str) -> None:
         layout = _LAYOUTS[number * 5 // 3 % len(_LAYOUTS)]  # neighbouring calls, which differ in few arguments, have different layouts
         arranged = all_arranged(given, layout)
         first = functools.partial(_first_result, call)
-        wanted = _differentiable(first, arranged)
+        change = _OUTPUT_GRADIENTS[number % len(_OUTPUT_GRADIENTS) if name in _OF_IMAGES else 0]
+        wanted = _differentiable(first, arranged, change)
         if wanted is not None:
-            change = _OUTPUT_GRADIENTS[number % len(_OUTPUT_GRADIENTS) if name in _OF_IMAGES else 0]
             check_function(subject, f"{title}, {layout}", first, arranged, wanted=wanted, change=change, num_stages=STAGES[name])
 
 
-def _differentiable(call: Callable[..., Any], given: Sequence[torch.Tensor]) -> list[int] | None:
+def _differentiable(
+    call: Callable[..., Any], given: Sequence[torch.Tensor], change: Callable[[torch.Tensor], torch.Tensor]
+) -> list[int] | None:
     """Return the positions of the tensors for which the CPU can compute a gradient of the call's result.
 
-    Return None if the CPU rejects the call or the backward pass, or if the result is None or empty.
+    ``change`` returns an output gradient in the memory layout with which the gradient is to be computed. Return None if the CPU rejects the
+    call or the backward pass, or if the result is None or empty.
     """
     wanted = [number for number, one in enumerate(given) if one.is_floating_point()]
     leaves = [one.detach().requires_grad_(number in wanted) for number, one in enumerate(given)]
@@ -266,7 +269,7 @@ def _differentiable(call: Callable[..., Any], given: Sequence[torch.Tensor]) -> 
         if result is None or not result.numel():
             return None
         if result.requires_grad:
-            torch.autograd.grad(result.sum(), [leaves[number] for number in wanted])
+            torch.autograd.grad(result, [leaves[number] for number in wanted], change(torch.ones_like(result)))
     except (RuntimeError, TypeError, ValueError, NotImplementedError):
         return None
     return wanted if result.requires_grad else []
