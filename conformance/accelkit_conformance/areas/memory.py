@@ -296,7 +296,7 @@ def storages(subject: Subject) -> None:
         check_storages(one)
 
 
-@check("full", seconds=240.0, over=["numbers", "shapes", "nothing"])
+@check("full", seconds=240.0, over=["numbers", "shapes", "same_calls"])
 def host_memory_does_not_grow(subject: Subject, name: str) -> None:
     """Operators are called in rounds. In each round, either Python numbers that are passed to functions such as ``clip``, ``pow`` and
     ``full`` are new, or the lengths of the tensors that a linear layer, a convolution, attention and a few other operators get (forward and

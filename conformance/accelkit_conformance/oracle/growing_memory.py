@@ -28,13 +28,13 @@ def check_growing_memory(subject: Subject, name: str) -> None:
 
     Args:
         subject: The plugin under test, with its device.
-        name: What changes from call to call: ``numbers``, ``shapes``, or ``nothing``. ``nothing`` makes more different calls.
+        name: What is new in each call: ``numbers``, ``shapes``, or nothing in ``same_calls``, which makes more different calls.
 
     Raises:
         AssertionError: If, in the last two thirds of the calls, the resident memory of the process grows by 48 MiB or more. Or if the
             device's used memory does so, and does so again in each of five further series of calls, because other programs may use it.
     """
-    call = {"numbers": _call_with_numbers, "shapes": _call_with_shapes, "nothing": _same_calls}[name](subject)
+    call = {"numbers": _call_with_numbers, "shapes": _call_with_shapes, "same_calls": _same_calls}[name](subject)
     meters = _meters(subject)
     for number in range(_NUM_CALLS // 3):
         call(number)
