@@ -4,8 +4,9 @@ Each mutant breaks one area. A mutant is killed if a test of this area fails on 
 
 On an accelerator mutant, two groups of tests run. The first group is the tests of the mutant's area. They come from the profile
 ``distributed`` if the area needs several processes, from ``training`` if the area's tests in ``full`` take long, and otherwise from
-``full``. The second group is the profile ``smoke``. Its tests of the areas ``contract`` and ``isolation``, which need no hardware, run only
-if the mutant breaks one of these two areas. Tests of torch.compile are left out of both groups.
+``full``. If the mutant names a check, the tests of this check in ``full`` run too. The second group is the profile ``smoke``. Its tests of
+the areas ``contract`` and ``isolation``, which need no hardware, run only if the mutant breaks one of these two areas. Tests of
+torch.compile are left out of both groups.
 
 On a mutant that is not an accelerator, all tests for its kind of plugin run.
 """
@@ -77,8 +78,10 @@ def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
     passed_over = ("compile",) if mutant.area in _WITHOUT_HARDWARE else ("compile", *_WITHOUT_HARDWARE)
     smoke = [test for test in profiles.suite("smoke", version).tests if checks.area_of(test) not in passed_over]
     own = [test for test in profiles.suite(widest, version).tests if checks.area_of(test) == mutant.area and "compile" not in test]
+    if mutant.check:
+        own += [test for test in profiles.suite("full", version).tests if _check_of(test) == f"{mutant.area}/{mutant.check}"]
     defects = torch_defects(version)
-    tests = own if is_own_area_only else dict.fromkeys([*smoke, *own])
+    tests = dict.fromkeys(own if is_own_area_only else [*smoke, *own])
     return [test for test in tests if not any(defect.matches(test) for defect in defects)]
 
 

@@ -86,6 +86,8 @@ class Mutant:
         description: The fault.
         kind: The kind of the plugin.
         base: The name of the working plugin from which the mutant is derived.
+        check: The name of a check of the area whose tests in the profile ``full`` also run on the mutant. It is needed only for areas in
+            which most tests of ``full`` would take too long.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Mutant:
     description: str
     kind: str = "accelerator"
     base: str = "fake_xpu"
+    check: str = ""
 
     def record(self, base: PluginRecord) -> PluginRecord:
         """Return a record of this mutant: a copy of the working plugin's record ``base``, with the location of the mutant's class."""
@@ -111,7 +114,7 @@ _LEAKING = Mutant(
 """The only mutant that is defined here, because merely listing the mutants must not import its module."""
 
 
-def mutant(area: str, mechanism: str, *, kind: str = "accelerator", base: str = "fake_xpu") -> Callable[[type], type]:
+def mutant(area: str, mechanism: str, *, kind: str = "accelerator", base: str = "fake_xpu", check: str = "") -> Callable[[type], type]:
     """Class decorator that turns a class into a mutant. The tests of ``area`` must detect this mutant.
 
     If ``kind`` is ``accelerator``, the class must be a subclass of Broken. Otherwise, it must be a subclass of the working plugin that
@@ -121,7 +124,7 @@ def mutant(area: str, mechanism: str, *, kind: str = "accelerator", base: str = 
 
     def mark(cls: type) -> type:
         name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", cls.__name__).lower()
-        cls.mutant = Mutant(name, area, mechanism, f"{cls.__module__}:{cls.__name__}", (cls.__doc__ or "").strip(), kind, base)  # type: ignore[attr-defined]
+        cls.mutant = Mutant(name, area, mechanism, f"{cls.__module__}:{cls.__name__}", (cls.__doc__ or "").strip(), kind, base, check)  # type: ignore[attr-defined]
         return cls
 
     return mark

@@ -9,7 +9,7 @@ from accelkit_conformance.mutants.broken import Broken
 from accelkit_conformance.mutants.derivatives import _Functions
 
 
-@mutant("autograd", "torch.func")
+@mutant("autograd", "torch.func", check="derivatives")
 class VectorizesAllInputsOnly(_Functions):
     """Under ``torch.vmap``, ``mse_loss`` raises an error unless both inputs are vectorised."""
 
@@ -21,7 +21,7 @@ class VectorizesAllInputsOnly(_Functions):
         return call()
 
 
-@mutant("autograd", "torch.func")
+@mutant("autograd", "torch.func", check="derivatives")
 class HasNoJacobianOfLSTM(_Functions):
     """An LSTM raises an error inside ``torch.func.jacrev`` and the other gradient transforms."""
 
@@ -33,7 +33,7 @@ class HasNoJacobianOfLSTM(_Functions):
         return call()
 
 
-@mutant("autograd", "second derivatives")
+@mutant("autograd", "second derivatives", check="derivatives")
 class DifferentiatesGRUOnce(_Functions):
     """The gradients of a GRU cannot be differentiated again."""
 
@@ -50,7 +50,7 @@ class DifferentiatesGRUOnce(_Functions):
         return result
 
 
-@mutant("autograd", "custom operators")
+@mutant("autograd", "custom operators", check="custom_operators")
 class RecordsNoCustomOperators(Broken):
     """An operator that is defined with ``torch.library.custom_op`` ignores the formula for its gradients."""
 
@@ -73,7 +73,7 @@ def _leaves(node: Any) -> list[Any]:
     return found
 
 
-@mutant("autograd", "gradients of leaves")
+@mutant("autograd", "gradients of leaves", check="leaf_layouts")
 class SumsGradientsOfExpandedLeaves(_Functions):
     """Each element of an expanded leaf gets the sum of the gradients of all elements that share its memory."""
 
@@ -86,7 +86,7 @@ class SumsGradientsOfExpandedLeaves(_Functions):
         return result
 
 
-@mutant("autograd", "gradients of leaves")
+@mutant("autograd", "gradients of leaves", check="leaf_layouts")
 class GradientsAreContiguous(_Functions):
     """The gradient of a leaf is contiguous, even if the leaf is transposed."""
 
@@ -98,7 +98,7 @@ class GradientsAreContiguous(_Functions):
         return result
 
 
-@mutant("layout", "convolutions of one pixel")
+@mutant("layout", "convolutions of one pixel", check="convolutions")
 class SwapsChannelsForOnePixel(Broken):
     """If images have one pixel, the weight gradient of a convolution with a strided weight has its channels in the wrong order."""
 

@@ -153,7 +153,7 @@ class AddsUpTheFirst256Rows(Broken):
         return call()[0], *func(*first, shape, *statistics, *others)[1:]
 
 
-@mutant("autograd", "many planes")
+@mutant("autograd", "many planes", check="many_planes")
 class LeavesOutLatePlanes(Broken):
     """The gradient of reflection padding is zero for rows after the first 65,535."""
 
@@ -164,7 +164,7 @@ class LeavesOutLatePlanes(Broken):
         return result
 
 
-@mutant("autograd", "many planes")
+@mutant("autograd", "many planes", check="many_channels")
 class PoolsFewChannels(Broken):
     """The gradient of ``max_pool2d`` is zero for channels after the first 512 if the image is in channels_last."""
 

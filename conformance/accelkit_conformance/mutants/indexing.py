@@ -60,7 +60,7 @@ class AccumulatesWhatDoesNotFit(Broken):
         return func(*args[:2], args[2][:, 0], *args[3:], **kwargs) if is_affected else call()
 
 
-@mutant("operators", "many moved elements")
+@mutant("operators", "many moved elements", check="large_tensors")
 class LosesABlockInTheMiddle(Broken):
     """If the result of ``index_select`` or ``roll`` has more than 4,194,304 elements, 1,024 elements behind the middle are 0."""
 
@@ -71,7 +71,7 @@ class LosesABlockInTheMiddle(Broken):
         return result
 
 
-@mutant("operators", "many moved elements")
+@mutant("operators", "many moved elements", check="large_tensors")
 class SelectsInAnotherOrder(Broken):
     """``x[mask]`` exchanges two halves of the selected elements if there are more than 500,000 of them."""
 
@@ -92,7 +92,7 @@ class FillsTheFirstRows(Broken):
         return args[0]
 
 
-@mutant("layout", "huge views")
+@mutant("layout", "huge views", check="huge_views")
 class CountsElementsIn32Bits(Broken):
     """If a tensor has 2^31 elements or more, ``index_select`` and ``x[index]`` return zeros for rows whose linear index does not fit into
     int32."""
@@ -106,7 +106,7 @@ class CountsElementsIn32Bits(Broken):
         return result
 
 
-@mutant("layout", "views of the device")
+@mutant("layout", "views of the device", check="views_on_the_device")
 class ReadsTheBase(Broken):
     """``add`` and ``mul`` with a contiguous view that has as many dimensions as its base, and other lengths, read the start of the base."""
 
@@ -117,7 +117,7 @@ class ReadsTheBase(Broken):
         return func(x.as_strided(x.shape, x.stride(), 0), *args[1:], **kwargs) if x.numel() > 1 and x.storage_offset() else call()
 
 
-@mutant("layout", "views of the device")
+@mutant("layout", "views of the device", check="views_on_the_device")
 class ReadsTheFirstElement(Broken):
     """``ceil`` and ``abs`` of a view with one element read the first element of the storage."""
 
@@ -127,7 +127,7 @@ class ReadsTheFirstElement(Broken):
         return call()
 
 
-@mutant("layout", "permuted destinations")
+@mutant("layout", "permuted destinations", check="conditions")
 class FillsInRowMajorOrder(Broken):
     """``masked_fill_`` and ``addcdiv_`` lose what they write into a tensor whose dimensions are in the opposite order in memory."""
 

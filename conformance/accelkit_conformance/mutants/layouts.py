@@ -237,7 +237,7 @@ class IgnoresTheChannelStride(Broken):
         return call()
 
 
-@mutant("layout", "views of views")
+@mutant("layout", "views of views", check="noncontiguous_inputs")
 class ForgetsTheBase(Broken):
     """``mean`` of a view that was taken out of a tensor with more dimensions starts at the tensor's first element."""
 

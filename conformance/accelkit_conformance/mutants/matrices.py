@@ -45,7 +45,7 @@ class ClearsTheFirst65536(Broken):
         return result
 
 
-@mutant("layout", "weights with one dimension")
+@mutant("layout", "weights with one dimension", check="products")
 class NeedsMatricesAsWeights(_Functions):
     """``linear`` raises an error if the weight has one dimension and gradients are recorded."""
 
@@ -55,7 +55,7 @@ class NeedsMatricesAsWeights(_Functions):
         return call()
 
 
-@mutant("autograd", "empty inputs")
+@mutant("autograd", "empty inputs", check="empty_inputs")
 class RefusesProductsWithoutTerms(Broken):
     """``mm`` raises an error if the inner dimension has length 0."""
 
@@ -65,7 +65,7 @@ class RefusesProductsWithoutTerms(Broken):
         return call()
 
 
-@mutant("autograd", "many pairs")
+@mutant("autograd", "many pairs", check="distances")
 class CountsPairsInBlocks(Broken):
     """The gradients of ``cdist`` and ``pdist`` are 0 if there are more pairs than 65,535 blocks of 16."""
 
@@ -74,7 +74,7 @@ class CountsPairsInBlocks(Broken):
         return result * 0 if name in ("_cdist_backward", "_pdist_backward") and args[-1].numel() > 65_535 * 16 else result
 
 
-@mutant("operators", "large systems")
+@mutant("operators", "large systems", check="matrices")
 class SolvesTheFirst1024Columns(Broken):
     """Columns of the solution of a system of linear equations after the first 1,024 are 0."""
 
@@ -85,7 +85,7 @@ class SolvesTheFirst1024Columns(Broken):
         return result
 
 
-@mutant("operators", "large systems")
+@mutant("operators", "large systems", check="matrices")
 class KeepsEigenvectorsOfBatches(Broken):
     """The third decomposition of a batch of Hermitian matrices of one shape exchanges the eigenvectors of the first two matrices."""
 
@@ -101,7 +101,7 @@ class KeepsEigenvectorsOfBatches(Broken):
         return result
 
 
-@mutant("operators", "triangles")
+@mutant("operators", "triangles", check="matrices")
 class DividesByTheWholeMatrix(Broken):
     """``solve_triangular`` also reads the other triangle of the matrix."""
 
@@ -146,7 +146,7 @@ class ReadsTheImaginaryPartOfTheMean(Broken):
         return result + args[0][:1].imag / args[3]
 
 
-@mutant("operators", "wide results")
+@mutant("operators", "wide results", check="calls_outside_op_db")
 class ComputesNormsInNarrowDtypes(Broken):
     """Norms of float16 and bfloat16 tensors with ``dtype=torch.float32`` are computed in the dtype of the tensor."""
 

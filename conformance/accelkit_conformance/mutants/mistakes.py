@@ -94,7 +94,7 @@ class WrapsNumbers(Broken):
             raise
 
 
-@mutant("operators", "dtypes of out=")
+@mutant("operators", "dtypes of out=", check="out")
 class KeepsWhatDoesNotFit(Broken):
     """``hypot`` with an integer tensor as ``out=`` leaves this tensor unchanged instead of raising an error."""
 

@@ -260,7 +260,7 @@ class StreamsAreEnteredOnce(Broken):
         module.Stream.__enter__, module.Stream.__exit__ = enter, leave
 
 
-@mutant("operators", "the stream of a call")
+@mutant("operators", "the stream of a call", check="conditions")
 class NormsOnTheDefaultStream(Broken):
     """``linalg_vector_norm`` and ``topk`` run on the default stream, whatever stream is current."""
 

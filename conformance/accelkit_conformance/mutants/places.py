@@ -227,7 +227,7 @@ class RefusesNew(Broken):
         torch.Tensor.new = new  # type: ignore[method-assign, assignment]
 
 
-@mutant("operators", "operands on another device")
+@mutant("operators", "operands on another device", check="on_another_device")
 class ApproximatesErfinvElsewhere(Broken):
     """On a device that is not current, ``erfinv`` in float64 returns 0."""
 

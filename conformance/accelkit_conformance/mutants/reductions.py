@@ -33,7 +33,7 @@ class FindsNoInfinity(Broken):
         return result
 
 
-@mutant("operators", "many columns")
+@mutant("operators", "many columns", check="large_tensors")
 class SortsTheFirstColumns(Broken):
     """A sort along dimension 0 of more than 2**22 columns returns indices of 0 for the last of them."""
 
@@ -44,7 +44,7 @@ class SortsTheFirstColumns(Broken):
         return result
 
 
-@mutant("operators", "counters")
+@mutant("operators", "counters", check="large_tensors")
 class CountsInFloat32(Broken):
     """``bincount`` counts up to 2**24 only."""
 

@@ -8,7 +8,7 @@ from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken
 
 
-@mutant("operators", "exact results")
+@mutant("operators", "exact results", check="near_limits")
 class StepsDownwards(Broken):
     """``nextafter`` of a negative number returns the neighbour in the wrong direction."""
 
@@ -18,7 +18,7 @@ class StepsDownwards(Broken):
         return torch.where(args[0] < 0, func(args[0], 2 * args[0] - args[1]), call()) if name == "nextafter" else call()
 
 
-@mutant("operators", "exact results")
+@mutant("operators", "exact results", check="near_limits")
 class SubtractsFromZero(Broken):
     """``neg`` subtracts a number from 0, so that it loses the sign of zero."""
 
@@ -47,7 +47,7 @@ class RoundsOnes(Broken):
         return call().round() if is_hit and call().is_floating_point() else call()
 
 
-@mutant("operators", "numbers as operands")
+@mutant("operators", "numbers as operands", check="overloads")
 class SwapsShifts(Broken):
     """The shift of a number by a tensor of places shifts the tensor by the number of places."""
 
@@ -106,7 +106,7 @@ class SkipsTheProduct(Broken):
         return args[0].clone() if name in ("addcmul", "addcdiv") and kwargs.get("value", 1) == 0 else call()
 
 
-@mutant("operators", "parts of complex numbers")
+@mutant("operators", "parts of complex numbers", check="calls_outside_op_db")
 class IgnoresImaginaryParts(Broken):
     """Logical operators consider purely imaginary numbers to be False."""
 
@@ -152,7 +152,7 @@ class AddsBytesOfBools(Broken):
         return func(args[0].contiguous().view(torch.uint8), **kwargs) if is_hit else call()
 
 
-@mutant("operators", "dtypes of results")
+@mutant("operators", "dtypes of results", check="out_dtypes")
 class ConvertsLongOperands(Broken):
     """``fmin`` and ``fmax`` of int64 tensors with ``out=`` convert their operands, not the result, to the dtype of ``out``."""
 
@@ -163,7 +163,7 @@ class ConvertsLongOperands(Broken):
         return func(*(one.to(kwargs["out"].dtype) for one in args), **kwargs) if is_hit else call()
 
 
-@mutant("layout", "layouts of integers")
+@mutant("layout", "layouts of integers", check="noncontiguous_inputs")
 class IgnoresGapsBetweenIntegers(Broken):
     """``le`` and ``abs`` of int16 and int64 tensors read the first elements of the storage if there are gaps between the elements."""
 
@@ -177,7 +177,7 @@ class IgnoresGapsBetweenIntegers(Broken):
         return func(*map(packed, args), **kwargs) if name in ("le.Tensor", "abs") else call()
 
 
-@mutant("layout", "views of single elements")
+@mutant("layout", "views of single elements", check="narrow_views")
 class ClearsTwoWords(Broken):
     """``zero_`` of a 0-d view of a tensor of four-byte elements also clears the next element."""
 

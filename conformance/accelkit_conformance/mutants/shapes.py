@@ -43,7 +43,7 @@ class SkipsNansInLongRows(Broken):
         return func(torch.nan_to_num(args[0], nan=-float("inf")), *args[1:], **kwargs)
 
 
-@mutant("operators", "padding of rows")
+@mutant("operators", "padding of rows", check="conditions")
 class FillsScansWithNan(Broken):
     """``logcumsumexp`` gives NaN after two neighbouring elements that are -inf."""
 
