@@ -30,7 +30,7 @@ class DrawsARareCategory(Broken):
         return result
 
 
-@mutant("distributions", "parameters of samplers")
+@mutant("distributions", "extreme parameters of samplers")
 class CountsInInt32(Broken):
     """``poisson`` draws no number above 2**31 - 1."""
 
@@ -39,7 +39,7 @@ class CountsInInt32(Broken):
         return result.clamp_(max=2.0**31 - 1) if name == "poisson" else result
 
 
-@mutant("distributions", "parameters of samplers")
+@mutant("distributions", "extreme parameters of samplers")
 class RaisesSmallShapes(Broken):
     """``_standard_gamma`` replaces shapes below 0.05 by 0.05."""
 

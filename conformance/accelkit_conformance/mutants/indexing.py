@@ -118,7 +118,7 @@ class ReadsTheBase(Broken):
 
 
 @mutant("layout", "views of the device", check="views_on_the_device")
-class ReadsTheFirstElement(Broken):
+class ReadsTheStartOfTheStorage(Broken):
     """``ceil`` and ``abs`` of a view with one element read the first element of the storage."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
