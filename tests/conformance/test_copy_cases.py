@@ -57,7 +57,7 @@ def test_an_expected_failure_can_select_copies(passed):
     assert name.startswith("source dtype int8, target dtype bool")
     assert passed(check_broadcasts, "shape == (1,) and target_shape == () and dtype == target_dtype == 'int64'") == []
     (name,) = passed(check_broadcasts, "shape == (1,) and target_shape == (4,) and dtype == target_dtype == 'int64'")
-    assert name == "int64 [1] to int64 [4]"
+    assert name == "int64 [1] to int64 [4], contiguous"
 
 
 def test_the_names_of_settings_are_names_of_variables():

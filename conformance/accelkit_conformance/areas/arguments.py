@@ -63,8 +63,8 @@ def keyword_values(subject: Subject, name: str) -> None:
     ``interpolate``, ``grid_sample``, convolutions, pooling, ``pad``, losses, ``topk``, ``sort``, ``searchsorted``, ``unique``,
     normalizations, distances, activations, reductions, matrix products, attention, scatter functions, pointwise functions, ``fold``,
     ``roll`` and similar functions. Among their arguments are modes, sizes, strides, paddings, dilations, norms, dtypes, factors, bounds,
-    ``ignore_index``, ``label_smoothing`` and ``reduction``. In the calls ``close_numbers``, a number differs from that of the call before
-    by 1e-5 or less. Combinations that the CPU rejects are left out."""
+    ``ignore_index``, ``label_smoothing`` and ``reduction``. In the case ``close_numbers``, a number in each call differs from the number in
+    the previous call by 1e-5 or less. Combinations that the CPU rejects are left out."""
     from accelkit_conformance.oracle.keyword_values import check_keyword_values
 
     check_keyword_values(subject, name)
@@ -128,14 +128,15 @@ def _attention_sizes() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}", "dtype.bool"], over=_attention_sizes)
 def attention_combinations(subject: Subject, size: str, dtype: str) -> None:
-    """``scaled_dot_product_attention`` gives the same results and gradients as on the CPU for combinations of options. Any two values of
-    two options are combined, except those whose result is not defined. There are 192, 361 or 1,040 keys and 1 to 192 queries. The head
-    dimension is one of six numbers from 16 to 256. The call is causal, has no mask, or has a mask for padding, a window or several
-    documents, a random mask per head, or a mask that closes all keys to some queries. Each mask is boolean, or is added to the scores, with
-    -inf, the lowest number of the dtype or -10,000 at closed keys. Keys and values have two heads, like the queries, or one. All arguments
-    are contiguous, one is permuted, all begin at an odd offset, or keys and values are expanded. In some calls, the scores are scaled, or
-    all near 120 or -120, or one query contains NaN. The batch has two entries or none. Gradients are computed for about half of the calls,
-    in some of them also with respect to the mask, and in others inside ``save_on_cpu``.
+    """``scaled_dot_product_attention`` gives the same results and gradients as on the CPU for combinations of options. Every pair of values
+    of two different options occurs in at least one call, except pairs whose result is not defined. There are 192, 361 or 1,040 keys and 1
+    to 192 queries. The head dimension is one of six numbers from 16 to 256. The call is causal, has no mask, or has a mask for padding, a
+    window or several documents, a random mask per head, or a mask in which some queries must not attend to any key. Each mask is boolean,
+    or is added to the scores, with -inf, the lowest number of the dtype or -10,000 at the keys that are masked out. Keys and values have
+    two heads, like the queries, or one. All arguments are contiguous, one is permuted, all begin at an odd offset, or keys and values are
+    expanded. In some calls, the scores are scaled, all scores are near 120 or -120, or one query contains NaN. The batch has two entries or
+    none. Gradients are computed for about half of the calls, in some of them also with respect to the mask, and in others inside
+    ``save_on_cpu``.
     """
     from accelkit_conformance.oracle.attention_combinations import check_combinations
 
@@ -147,8 +148,8 @@ def ignored_values(subject: Subject, name: str) -> None:
     """Functions give the same results as on the CPU even if numbers that they must ignore are NaN. Examples are the addend of ``addmm``
     with ``beta=0``, elements that ``where``, ``index_select`` or ``nansum`` leave out, and elements that ``masked_fill``, ``copy_`` or
     ``scatter_reduce`` with ``include_self=False`` overwrite. Products whose inner dimension has length 0, with up to 70,001 columns, are 0,
-    even if ``out=`` holds NaN. A factor 0 is no reason to ignore a number: ``mul`` by 0, and ``addcmul`` and ``addcdiv`` with ``value=0``,
-    give NaN for NaN and infinities.
+    even if ``out=`` holds NaN. A number must not be ignored because it is multiplied by 0: ``mul`` by 0, and ``addcmul`` and ``addcdiv``
+    with ``value=0``, give NaN for NaN and infinities.
     """
     from accelkit_conformance.oracle.ignored_values import check_ignored_values
 
@@ -165,10 +166,10 @@ def _product_sizes() -> Iterator[Case]:
 @check("full", requires=["dtype.{1}", "dtype.float32"], over=_product_sizes)
 def product_sizes(subject: Subject, name: str, dtype: str) -> None:
     """Products of matrices and vectors, and gradients of ``linear``, are exact for dimensions of many lengths. The lengths are 1, 2, 17,
-    33, 64, 129, 257, 1,025 and 4,099; there are 1, 3 or 80 matrices in a batch. For every two dimensions, all pairs of lengths are tested
-    for which neither the operands nor the result have more than 262,144 elements. In a few other calls, a dimension has length 4,096,
-    10,007 or 70,001. The operands are contiguous or transposed, have an offset, or have gaps between their rows. Their elements are
-    -1, 0 and 1. Most are 0 if the dimensions are long, so that each sum is exact in each dtype, whatever the order of its terms is.
+    33, 64, 129, 257, 1,025 and 4,099; there are 1, 3 or 80 matrices in a batch. Every pair of lengths of two dimensions is tested, unless
+    an operand or the result would then have more than 262,144 elements. In a few other calls, a dimension has length 4,096, 10,007 or
+    70,001. The operands are contiguous or transposed, have an offset, or have gaps between their rows. Their elements are -1, 0 and 1. If
+    the dimensions are long, most elements are 0, so that every sum is exact in every dtype, in whatever order its terms are added.
     """
     from accelkit_conformance.oracle.product_sizes import check_product_sizes
 
@@ -179,11 +180,11 @@ def product_sizes(subject: Subject, name: str, dtype: str) -> None:
 def special_matrices(subject: Subject, name: str) -> None:
     """Linear algebra on matrices with a special structure gives the same results as on the CPU in double precision. Factors, which are not
     unique, are tested by their product, their form and the orthogonality of their rows or columns. If the CPU raises an error because a
-    matrix is singular or not positive definite, the device raises a RuntimeError. The matrices, in float32 and complex64, have five rows
-    of small integers: zeros, ones, a row or a column of zeros, a permutation, equal blocks, a triangular, nilpotent, negative or diagonal
-    matrix, and the like. One diagonal matrix has elements from 1e-15 to 1e15. ``pinv``, ``matrix_rank`` and ``slogdet``, whose results for
-    this matrix depend on the dtype, are not called with it. Decompositions, ``pinv`` and ``matrix_rank`` are also called with
-    a float32 matrix that has 300 rows and rank 7, and ``eigh`` with one that has 784 rows and rank 7.
+    matrix is singular or not positive definite, the device raises a RuntimeError. The matrices are float32 or complex64, and have five rows
+    of small integers. They include matrices of zeros or ones, permutation matrices, matrices with a row or a column of zeros or with equal
+    blocks, and triangular, nilpotent, negative and diagonal matrices. One diagonal matrix has elements from 1e-15 to 1e15. ``pinv``,
+    ``matrix_rank`` and ``slogdet``, whose results for this matrix depend on the dtype, are not called with it. Decompositions, ``pinv`` and
+    ``matrix_rank`` are also called with a float32 matrix that has 300 rows and rank 7, and ``eigh`` with one that has 784 rows and rank 7.
     """
     from accelkit_conformance.oracle.special_matrices import check_special_matrices
 
@@ -200,8 +201,8 @@ def _transforms() -> Iterator[Case]:
 def fft_lengths(subject: Subject, name: str, dtype: str) -> None:
     """A Fourier transform gives the same results as on the CPU for the lengths 1 to 33 and for 21 lengths up to 65,537, many of which are
     powers of two or prime numbers. The lengths ascend; those above 33 are then tested again in descending order. Three rows and three
-    columns are transformed, or one row if the length is above 5,000. Transforms of several dimensions are tested with five shapes of two
-    to four dimensions. The inputs are random. Inverses of real transforms ignore the imaginary parts of frequencies that must be real.
+    columns are transformed, or one row if the length is above 5,000. Transforms of several dimensions are tested with five shapes of two to
+    four dimensions. The inputs are random. Inverses of real transforms ignore the imaginary parts of coefficients that must be real.
     """
     from accelkit_conformance.oracle.fft_lengths import check_lengths
 
@@ -211,8 +212,8 @@ def fft_lengths(subject: Subject, name: str, dtype: str) -> None:
 @check("full", requires=["dtype.float16", "subnormals"], over=names_of("subnormals", "HALF"))
 def half_subnormals(subject: Subject, name: str) -> None:
     """Products, sums, copies and gradients keep all bits of float16 numbers between 2**-24 and 2**-14, which are subnormal. Gradients of
-    this magnitude are usual in mixed precision. All results are subnormal, and are exact in whatever order their terms are added. A
-    matrix product or convolution that treats these numbers as 0 is not supported."""
+    this magnitude are usual in mixed precision. All results are subnormal, and are exact in whatever order their terms are added. If a
+    matrix product or convolution treats these numbers as 0, the result is ``unsupported``."""
     from accelkit_conformance.oracle.subnormals import check_half_subnormals
 
     check_half_subnormals(subject, name)
@@ -244,8 +245,8 @@ def index_functions(subject: Subject, name: str) -> None:
     """A function that reads or writes the rows of a matrix by index gives the same results as on the CPU, whatever tensor holds the
     indices. This tensor is int64 or int32. It is 0-d, has one element or none, or contains repeated, descending or negative indices. It is
     strided or expanded, or it is the first row, the second row or a column of a matrix of indices. The matrix that is read or written is
-    float32, int64, float16, bool or complex64. Repeated indices write equal values, or values that are added or compared.
-    Calls that the CPU rejects, and dtypes that the device lacks, are left out.
+    float32, int64, float16, bool or complex64. Repeated indices write equal values, or their values are added or the largest of them is
+    taken. Calls that the CPU rejects, and dtypes that the device lacks, are left out.
     """
     from accelkit_conformance.oracle.index_functions import check_index_functions
 
@@ -276,7 +277,8 @@ def sums_of_small_integers(subject: Subject, dtype: str) -> None:
 def factory_arguments(subject: Subject, name: str) -> None:
     """A function that creates a tensor is called twice with the same arguments. Each time, the tensor has the same values, dtype, strides
     and ``requires_grad`` as on the CPU. The arguments include fractional bounds for integer tensors, negative steps, integers up to 2**53,
-    empty shapes, nested lists, float16 and bfloat16, up to 70,001 elements, and ``out=`` tensors with gaps between their elements."""
+    empty shapes, sizes of up to 70,001 elements, nested lists, the dtypes float16 and bfloat16, and ``out=`` tensors with gaps between
+    their elements."""
     from accelkit_conformance.oracle.factory_arguments import check_factory_arguments
 
     check_factory_arguments(subject, name)
@@ -377,11 +379,11 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
     """A call gives the same results as on the CPU even if it has many items to process. Some calls take or return 150 or 300 tensors.
-    Others take 65,543 matrices, vectors or batches, or 70,003 indices with only 11 different values, 131,086 rows of integers, or 1,048,588
+    Others take 65,543 matrices, vectors or batches, 70,003 indices with only 11 different values, 131,086 rows of integers, or 1,048,588
     integers with only two different values. A case named ``backward_of_...`` compares the gradient of the weights. Foreach operators,
     ``clip_grad_norm_`` and ``clip_grad_value_`` also get 361 tensors of 0 to 300,000 elements, half of them empty. The foreach operators
-    get 1,000 empty tensors and one with three elements, too. Attention gets 65,544 heads in float16, and 65,543 keys in bfloat16. For many
-    keys, its gradients are compared, too."""
+    are also called with 1,000 empty tensors and one with three elements. Attention gets 65,544 heads in float16, and 65,543 keys in
+    bfloat16. In the call with many keys, its gradients are compared as well."""
     from accelkit_conformance.oracle.many_items import check_many_items
 
     check_many_items(subject, name)
@@ -389,12 +391,12 @@ def many_items(subject: Subject, name: str) -> None:
 
 @check("full", over=names_of("neutral_elements", "CALLS"))
 def neutral_elements(subject: Subject, name: str) -> None:
-    """Reductions, scans, sorts and max poolings give the same results as on the CPU for rows of 1 to 5,000 elements in which all elements
+    """Reductions, scans, sorts and max pooling give the same results as on the CPU for rows of 1 to 5,000 elements in which all elements
     are negative, all are positive, all are the lowest or the highest number of the dtype (infinity in a floating-point dtype), or all are
     NaN. In bool, the rows contain only False or only True. The calls are made along the last and the first dimension of a matrix and, if
     the operator has such a form, over a whole tensor. Every declared real dtype for which the CPU implements the call is tested. Indices
-    may refer to any of several equal elements. The signs of the elements are multiplied instead of the elements, and the most frequent sign
-    is determined instead of the most frequent element."""
+    may refer to any of several equal elements. The calls ``prod``, ``scatter_reduce.prod`` and ``mode`` get the signs of the elements
+    instead of the elements."""
     from accelkit_conformance.oracle.neutral_elements import check_neutral_elements
 
     check_neutral_elements(subject, name)
@@ -402,10 +404,11 @@ def neutral_elements(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.complex64"], over=names_of("complex_magnitudes", "FUNCTIONS"))
 def complex_magnitudes(subject: Subject, name: str) -> None:
-    """For complex64 numbers, a function gives the same results as in complex128 on the CPU, up to a relative error of 1e-5. The numbers
-    are 0 and numbers of magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. For complex128 numbers of
-    magnitudes from 1e-290 to 1e290, the relative error is at most 1e-12. Results whose absolute values are outside the dtype's range of
-    normal numbers, or within a factor of 4 of its limits, are not compared. The exception is 0, for which the absolute error is used.
+    """For complex64 numbers, a function gives the same results as in complex128 on the CPU, up to a relative error of 1e-5. The numbers are
+    0 and numbers of magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. For complex128 numbers of
+    magnitudes from 1e-290 to 1e290, the relative error is at most 1e-12. Results other than 0 whose absolute values are outside the dtype's
+    range of normal numbers, or within a factor of 4 of its limits, are not compared. If the result is 0, the absolute error must be within
+    the same limit.
     """
     from accelkit_conformance.oracle.complex_magnitudes import check_magnitudes
 
@@ -424,8 +427,8 @@ def precise_numbers(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.float16", "dtype.float32"], over=names_of("range_of_float16", "CALLS"))
 def range_of_float16(subject: Subject, name: str) -> None:
     """Calls in float16 give the same results as on the CPU even if a Python number, a product or a sum that they use is too large or too
-    small for float16. The results themselves are in its range. For example, ``x * 65536`` is right for small ``x``, so the number must not
-    be converted to float16 first."""
+    small for float16. The results themselves are in its range. For example, ``x * 65536`` must be right for small ``x``, so the device must
+    not convert the number to float16 first."""
     from accelkit_conformance.oracle.range_of_float16 import check_range_of_float16
 
     check_range_of_float16(subject, name)

@@ -106,7 +106,7 @@ def some_inputs_require_grad(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.float32"], over=names_of("image_functions", "FUNCTIONS"))
 def many_planes(subject: Subject, name: str, dimension: str) -> None:
     """The results and gradients of a function of images, volumes or rows are the same as on the CPU if there are 65,543 images, channels,
-    rows or places, or if 65,792 elements lie behind the dimension that is padded."""
+    rows or sampled points, or if the dimensions after the padded one contain 65,792 elements."""
     from accelkit_conformance.oracle.image_functions import check_many_planes
 
     check_many_planes(subject, name, dimension)

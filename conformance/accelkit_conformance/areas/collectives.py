@@ -246,13 +246,13 @@ def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
     contiguous, with an offset, every second element of a storage, and dimensions in the opposite order in memory. The numbers are negative,
     zero and positive. Averages may have an error of 1 % plus 0.01, and all other results are exact. Except with PRODUCT, the values of
     int64, int32, float64 and float32 tensors have more digits than a dtype of half the size can hold. A sum of bool tensors is true where
-    any of them is true. ``all_to_all_uneven`` is ``all_to_all_single`` with parts of different lengths. In some calls, one part of
-    each rank is empty. In the others, the first rank sends only empty parts, and the last rank receives only empty parts. The parts in
-    ``all_to_all`` have the same lengths, unless the backend is gloo, with which all parts are equally long. The case ``send`` calls
-    ``send`` and ``recv``, or ``isend`` and ``irecv`` if the call is asynchronous, to transfer a tensor from the root to the next rank of
-    the group. If one of these functions rejects a tensor that is not contiguous, the rank calls it again with a contiguous tensor. In the
-    case ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank. Both cases skip groups of one rank. With gloo, all
-    tensors are contiguous. Dtypes that the device lacks are left out."""
+    any of them is true. ``all_to_all_uneven`` is ``all_to_all_single`` with parts of different lengths. In some calls, one part of each
+    rank is empty. In the others, the first rank sends only empty parts, and the last rank receives only empty parts. The parts in
+    ``all_to_all`` have the same lengths as in ``all_to_all_uneven``, unless the backend is gloo. With gloo, all parts have the same length.
+    The case ``send`` calls ``send`` and ``recv``, or ``isend`` and ``irecv`` if the call is asynchronous, to transfer a tensor from the
+    root to the next rank of the group. If one of these functions rejects a tensor that is not contiguous, the rank calls it again with a
+    contiguous tensor. In the case ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank. Both cases skip groups of
+    one rank. With gloo, all tensors are contiguous. Dtypes that the device lacks are left out."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

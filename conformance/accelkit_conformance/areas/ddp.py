@@ -216,8 +216,8 @@ def layouts_of_synchronized_batch_norm(subject: Subject, size: str) -> None:
 
 @check("full", requires=["process_group", "dtype.float32"], over=SIZES, is_distributed=True)
 def kinds_of_synchronized_batch_norm(subject: Subject, size: str) -> None:
-    """The outputs, gradients and statistics of SyncBatchNorm equal those of BatchNorm in one process that has the samples of all ranks, if
-    the first rank has one sample and, in float32, if it has none. The layer and its input are float32, float16 or bfloat16, or only the
+    """The outputs, gradients and statistics of SyncBatchNorm equal those of BatchNorm in one process that has the samples of all ranks. The
+    first rank has one sample or, in float32, one sample or none. The layer and its input are float32, float16 or bfloat16, or only the
     input is float16 or bfloat16. Layers without parameters and layers without running statistics are tested in float32. The tolerance is
     0.1 % for float32 inputs, 1 % for float16 and 5 % for bfloat16."""
     _require_sync_batch_norm(subject)

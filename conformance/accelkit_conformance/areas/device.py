@@ -260,9 +260,9 @@ def scalars_come_back(subject: Subject) -> None:
 
 @check("smoke")
 def tensors_print(subject: Subject) -> None:
-    """``repr`` of a tensor that contains 1.5 and NaN shows ``1.5`` and, unless the device is the CPU, the device type. ``repr`` of a whole
-    tensor, an element, a slice, a strided, a transposed and an empty view, a tensor of integers, a mask and a tensor of 3,000 elements
-    shows the same values as on the CPU. The check needs float64, int64 and bool, which torch uses to format the values."""
+    """``repr`` of a tensor that contains 1.5 and NaN shows ``1.5`` and, unless the device is the CPU, the device type. ``repr`` also shows
+    the same values as on the CPU for a tensor of 3,000 elements, an element, a slice, a strided, a transposed and an empty view of it, a
+    tensor of integers, and a mask. The check needs float64, int64 and bool, which torch uses to format the values."""
     import torch
 
     subject.needs("float64", "int64", "bool")
@@ -326,13 +326,13 @@ def accelerator_functions_agree(subject: Subject) -> None:
 
 @check("full", seconds=180.0)
 def first_calls(subject: Subject) -> None:
-    """The device can be used first in any way. In each of several new processes, the first use of the device is another call, such as
-    ``memory_allocated``, ``manual_seed``, ``current_stream``, ``torch.Generator``, ``pin_memory`` or ``torch.load``. A call that raises no
-    error after the device has been used raises none as the first call either, and the device works afterwards. Functions of memory and
-    ``current_stream`` are also called with the index and with the name of the device. A call may take 20 seconds. In one process, four
-    threads use the device first, at the same time, and get the right results. After ``is_available`` and ``device_count`` of the device's
-    module and of ``torch.accelerator`` have been called, a forked process can use the device, or raises RuntimeError; it neither hangs nor
-    crashes.
+    """Any call can be the first one that uses the device in a process. In each of several new processes, a different call is the first to
+    use the device, such as ``memory_allocated``, ``manual_seed``, ``current_stream``, ``torch.Generator``, ``pin_memory`` or
+    ``torch.load``. If a call raises no error after the device has been used, it must not raise one as the first call either, and the device
+    must work afterwards. ``current_stream`` and the functions that report memory are also called with the index and with the name of the
+    device. Each call must end within 20 seconds. In one process, four threads use the device first, at the same time, and get the right
+    results. After ``is_available`` and ``device_count`` of the device's module and of ``torch.accelerator`` have been called, a forked
+    process can use the device, or raises RuntimeError; it neither hangs nor crashes.
 
     The new processes are forked from a process that has loaded the plugin. If loading the plugin initialises the driver, or a forked
     process cannot use the device, the result is ``unsupported``.

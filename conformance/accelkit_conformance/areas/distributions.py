@@ -52,7 +52,7 @@ def wide_ranges(subject: Subject) -> None:
 @check("full")
 def certain_outcomes(subject: Subject) -> None:
     """Calls that can have only one result return that result, with the right dtype and shape. Samplers are called with probabilities of 0
-    and 1, standard deviations and rates of 0, ranges of one number, one nonzero weight among up to 65,537, and sizes of zero, also of their
+    and 1, standard deviations and rates of 0, ranges of one number, one nonzero weight among up to 65,537, and with empty results and empty
     parameters. Dropout is called with ``p=0``, with ``p=1`` and outside training. ``rrelu`` is called with equal lower and upper bounds for
     the slope."""
     from accelkit_conformance.oracle.certain_outcomes import check_certain_outcomes
@@ -68,8 +68,9 @@ def rare_categories(subject: Subject) -> None:
     bfloat16, only two samples with replacement are drawn.
 
     From four weights, 20,000 pairs are drawn without replacement, and each pair is as frequent as expected, to within six standard errors.
-    From a million equal weights, a million samples are drawn with replacement. The first and the last digits of the categories are equally
-    frequent, to within six standard errors plus 1 %, and the number of distinct categories is correct to within 1 %.
+    From a million equal weights, a million samples are drawn with replacement. Each of the ten first digits and each of the ten last digits
+    of the categories' six-digit numbers is equally frequent, to within six standard errors plus 1 %, and the number of distinct categories
+    is correct to within 1 %.
     """
     from accelkit_conformance.oracle.distributions import check_rare_categories
 

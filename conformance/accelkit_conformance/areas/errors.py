@@ -39,9 +39,8 @@ def shapes_that_do_not_fit(subject: Subject) -> None:
 
 @check("smoke")
 def dtypes_that_do_not_fit(subject: Subject) -> None:
-    """``mm``, ``bmm``, ``addmm``, ``linear`` and ``conv1d`` whose second operand has another dtype than the first, float32, raise
-    RuntimeError. The other dtypes are int64, int32, int8, float16 and bfloat16. ``&`` of two float32 tensors raises RuntimeError or
-    NotImplementedError."""
+    """``mm``, ``bmm``, ``addmm``, ``linear`` and ``conv1d`` raise RuntimeError if one operand is float32 and the other is int64, int32,
+    int8, float16 or bfloat16. ``&`` of two float32 tensors raises RuntimeError or NotImplementedError."""
     import torch
     import torch.nn.functional as F  # the usual name
 
@@ -209,10 +208,10 @@ def operands_on_two_devices(subject: Subject, place: str) -> None:
 def index_tensors_outside(subject: Subject) -> None:
     """Operators that read or write by index, such as ``gather`` and ``scatter_``, raise an error if a tensor of indices contains an index
     that is out of range: the smallest index beyond the end, the largest before the start, or 2**32. The largest index before the start is
-    -1 if torch does not permit negative indices. Many of these operators also raise an error for an index beyond the end of a slice of a
-    longer tensor, along the columns of a matrix, and if 41 or 5,000 indices are in range and the last is not. The error is raised no later
-    than when the device is synchronized. The calls run in a separate process, because the error makes some devices unusable. A call must
-    not end this process. On XLA, the result is ``unsupported``."""
+    -1 if torch does not permit negative indices. Many of these operators also raise an error for an index that is beyond the end of a slice
+    of a longer tensor, that is out of range along the columns of a matrix, or that is the only invalid one of 42 or 5,000 indices. The
+    error is raised no later than when the device is synchronized. The calls run in a separate process, because the error makes some devices
+    unusable. A call must not terminate this process. On XLA, the result is ``unsupported``."""
     from accelkit_conformance.oracle.index_errors import check_values
 
     check_values(subject, "indices")
@@ -220,11 +219,12 @@ def index_tensors_outside(subject: Subject) -> None:
 
 @check("training", seconds=400.0)
 def values_outside(subject: Subject) -> None:
-    """Operators raise an error if a tensor contains a value for which they are not defined: a probability of ``bernoulli`` that
-    is not between 0 and 1, weights of ``multinomial`` that are negative, not finite or all zero, a negative
-    deviation of ``normal`` or rate of ``poisson``, too few values for ``masked_scatter_``, or a false assertion of ``_assert_async``. The
-    value may be the last of 10,000. The error is raised no later than when the device is synchronized. The calls run in a separate
-    process, because the error makes some devices unusable. A call must not end this process. On XLA, the result is ``unsupported``."""
+    """Operators raise an error if a tensor contains a value for which they are not defined: a probability of ``bernoulli`` that is not
+    between 0 and 1, weights of ``multinomial`` that are negative, not finite or all zero, a negative standard deviation of ``normal``, a
+    negative rate of ``poisson``, too few values for ``masked_scatter_``, or a false condition of ``_assert_async``. In some calls, only the
+    last of 10,000 values is invalid. The error is raised no later than when the device is synchronized. The calls run in a separate
+    process, because the error makes some devices unusable. A call must not terminate this process. On XLA, the result is
+    ``unsupported``."""
     from accelkit_conformance.oracle.index_errors import check_values
 
     check_values(subject, "values")
@@ -252,14 +252,15 @@ def invalid_calls(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads)
 def changed_calls(subject: Subject, overload: str) -> None:
-    """A recorded call to an ATen overload is repeated, each time with one argument that does not fit: a tensor of another dtype, or an
-    integer that is 0, -1, -99 or 99, or such an integer in a list, or a list of integers with another length. One call for each dtype has
-    all floating-point tensors in this dtype. The dtypes are int8, int64, float16, bfloat16, float64, bool and complex64. If both the CPU
-    and the ``meta`` device, which implements torch's shape inference, raise RuntimeError, IndexError, ValueError or TypeError, then so
-    does the device. If only the CPU raises an error, or if the CPU does not implement a dtype, then the device either accepts the call or
-    raises such an error. In further calls, one tensor is on the CPU, or on another device of the same type. Each of these calls raises
-    such an error or gives the same results as with all tensors on the device. No call changes its arguments. Integers are not changed in
-    calls that only torch itself makes. For a few overloads whose CPU kernel does not check its arguments, no argument is changed.
+    """A recorded call to an ATen overload is repeated, each time with one argument that is changed and may be invalid: a tensor with
+    another dtype, one of the integers 0, -1, -99 and 99, a list that contains such an integer, or a list of integers with another length.
+    In one call for each dtype, all floating-point tensors have this dtype. The dtypes are int8, int64, float16, bfloat16, float64, bool and
+    complex64. If both the CPU and the ``meta`` device, which implements torch's shape inference, raise RuntimeError, IndexError, ValueError
+    or TypeError, then so does the device. If only the CPU raises an error, or if the CPU does not implement a dtype, then the device either
+    accepts the call or raises such an error. In further calls, one tensor is on the CPU, or on another device of the same type. Each of
+    these calls raises such an error or gives the same results as with all tensors on the device. No call modifies its tensor arguments. The
+    check does not vary the integers of calls that only torch itself makes, and leaves out a few overloads whose CPU kernels do not check
+    their arguments.
     """
     from accelkit_conformance.oracle.refused_calls import check_refused_calls
 

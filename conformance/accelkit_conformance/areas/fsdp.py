@@ -148,7 +148,7 @@ def _programs() -> Iterator[Case]:
 def programs(subject: Subject, size: str, name: str) -> None:
     """Sharded models with less common options, and operators on DTensors, give the same results and gradients as one process. The options
     are ``reshard_after_forward=False``, frozen parameters, meshes with a dimension over which parameters are replicated, mixed precision,
-    factors by which gradients are divided, with a reduction in float32, bfloat16 or float16, deterministic algorithms, parameters that are
+    factors by which gradients are divided (with reductions in float32, bfloat16 and float16), deterministic algorithms, parameters that are
     offloaded to the CPU, and gradients that are accumulated before they are reduced. ``clip_grad_norm_`` computes the norm over the
     gradients of the whole model, not only over one rank's shards. If a rank's shard of the gradients overflows, the gradient scalers of all
     ranks skip the step and halve their scale. Training continues from a saved state of the model and the optimizer. Tensor parallelism also

@@ -75,8 +75,8 @@ def pinned_tensors(subject: Subject) -> None:
     Copying such a tensor to the device keeps its values. A clone of such a tensor is not pinned. ``Tensor.pin_memory`` returns a tensor
     with the same dtype, shape and values, and does not pin the original tensor. The returned tensor is pinned, unless it is empty. If the
     original tensor is pinned already, the returned tensor shares memory with it. ``Tensor.pin_memory`` is tested with every dtype and
-    several layouts. Views of a pinned tensor, and a tensor made from its NumPy array, are pinned, even if another thread asks. If the
-    device is torch's accelerator, the result of ``to("cpu", non_blocking=True)`` is pinned.
+    several layouts. Views of a pinned tensor, and a tensor made from its NumPy array, are pinned, also if ``is_pinned`` is called in
+    another thread. If the device is torch's accelerator, the result of ``to("cpu", non_blocking=True)`` is pinned.
     """
     from accelkit_conformance.oracle.pinned_tensors import check_pinned_tensors
 
@@ -151,7 +151,8 @@ def sizes_of_copies(subject: Subject) -> None:
     """Copies of n bytes to the device, on the device and to the host keep every byte, and ``copy_`` writes no byte before or after its
     target. The tested values of n are all numbers from 0 to 70 and, for each power of two p from 128 to 4,194,304, the numbers p-3, p-1, p,
     p+1 and p+2. The source and, with ``copy_``, the target begin 0 to 3 bytes after the start of their storages. Rows of one tensor on the
-    device are also copied to rows of another one, with changing numbers of rows and changing first rows. No other rows change."""
+    device are also copied to rows of another one, with different numbers of rows and different first rows. The other rows stay
+    unchanged."""
     from accelkit_conformance.oracle.many_copies import check_rows, check_sizes
 
     check_sizes(subject)

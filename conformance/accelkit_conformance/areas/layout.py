@@ -33,12 +33,12 @@ def _operators() -> Iterator[Case]:
 @check("full", requires=["dtype.float32"], over=_operators)
 def noncontiguous_inputs(subject: Subject, name: str) -> None:
     """For at most four samples of the operator, the results for strided, offset and transposed copies of the float32 inputs are the same as
-    on the CPU. The samples are the first two and, among those with the most dimensions, the first one and the first one without other
-    arguments. For the first sample, the results are also the same if all inputs, or all except the first, are copies with gaps between
-    their rows, if the inputs were taken out of a larger tensor by indexing twice, or if the inputs are in channels_last and begin inside
-    their storages or are some channels of larger tensors. In int64, int16, bool, bfloat16 and complex64, the results for one sample are the
-    same if the inputs are strided, or if all inputs except the first are copies with gaps between their rows. If the call on the CPU leaves
-    an argument and the memory around it unchanged, the call on the device leaves both unchanged too."""
+    on the CPU. The samples are the first two and, among those with the most dimensions, the first one and the first one that has no
+    arguments other than its input. For the first sample, the results are also the same if all inputs, or all except the first, are copies
+    with gaps between their rows, if each input is a view that was made by indexing a larger tensor twice, or if the inputs are in
+    channels_last and begin inside their storages or are some channels of larger tensors. In int64, int16, bool, bfloat16 and complex64, the
+    results for one sample are the same if the inputs are strided, or if all inputs except the first are copies with gaps between their
+    rows. If the call on the CPU leaves an argument and the memory around it unchanged, the call on the device leaves both unchanged too."""
     from accelkit_conformance.oracle.noncontiguous import check_noncontiguous
 
     check_noncontiguous(subject, name)
@@ -242,8 +242,8 @@ def memory_formats(subject: Subject, name: str) -> None:
     channels_last, and their first elements are not the first ones in their storages; all inputs are some channels of larger tensors in
     channels_last; dimensions of length 1 have unusual strides; of several inputs, only the first is in channels_last; or only the first is
     contiguous, and the others are in channels_last. The gradient of ``conv_transpose2d`` with one channel is not tested with unusual
-    strides, because torch's CPU raises an error. If all inputs are in channels_last, the output gradient is also tested expanded from a
-    single number, except for normalizations.
+    strides, because torch's CPU raises an error. With all inputs in channels_last, the functions other than normalizations are also tested
+    with an output gradient that is expanded from a single number.
     """
     from accelkit_conformance.oracle.differentiable import OUTPUT_GRADIENTS, check_function, random_inputs
     from accelkit_conformance.oracle.image_functions import IMAGES
@@ -263,8 +263,8 @@ def memory_formats(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("convolutions", "CONVOLUTIONS", "full"))
 def convolutions(subject: Subject, name: str) -> None:
-    """The result of a convolution and its three gradients are those on the CPU, whatever the layout of the weight. The elements are small
-    integers, and a result may differ from that on the CPU by less than 0.1. The input and the output gradient have various layouts:
+    """The result of a convolution and its three gradients match those on the CPU, whatever the layout of the weight. The elements are small
+    integers, and each result must differ from that on the CPU by less than 0.1. The input and the output gradient have various layouts:
     contiguous, channels_last, transposed, with reversed dimensions in memory, strided, with an offset, with gaps between rows, or with
     unusual strides in dimensions of length 1. There are 1 or 3 channels. The images and the kernels have 1 x 1, 1 x 3 or 3 x 3 elements, or
     1 or 3 elements in one dimension. The padding is 0 or 1, except that it is 0 for a transposed convolution. Calls that the CPU rejects

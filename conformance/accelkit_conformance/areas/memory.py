@@ -300,11 +300,11 @@ def storages(subject: Subject) -> None:
 def host_memory_does_not_grow(subject: Subject, name: str) -> None:
     """Operators are called in rounds. In each round, either Python numbers that are passed to functions such as ``clip``, ``pow`` and
     ``full`` are new, or the lengths of the tensors that a linear layer, a convolution, attention and a few other operators get (forward and
-    backward) are new, or nothing is new. In the last case, each round makes four of about 25 calls, in turn: ``unique``, ``nonzero``,
+    backward) are new, or nothing is new. In the last case, about 25 calls take turns, four in each round: ``unique``, ``nonzero``,
     ``sort``, ``multinomial`` and other operators, recurrent and other modules (forward and backward), copies, ``empty_cache``, events,
     streams and pinned memory. After 500 rounds, 1,000 more rounds increase the resident memory of the process by less than 48 MiB. The same
-    is true of the device's used memory, if torch reports it. Because other programs may use this memory, one of six series of 1,000 rounds
-    is enough."""
+    is true of the device's used memory, if torch reports it. Because other programs may also use this memory, it is enough if it grows by
+    less than this in one of six series of 1,000 rounds."""
     from accelkit_conformance.oracle.growing_memory import check_growing_memory
 
     check_growing_memory(subject, name)

@@ -166,8 +166,9 @@ def overloads(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.float32", "numbered_devices"], over=lambda: (case for case in _floats() if "sparse" not in case[1][0]))
 def on_another_device(subject: Subject, name: str) -> None:
     """With arguments on a device that is not current, the results and the gradients of an operator have the right values and are on the
-    device of the arguments. Numbers may be operands too, before or after the tensor. The arguments are float32 tensors. For one sample of
-    float64, int64, complex64 and bool, the results are compared too, but not the gradients. Random values are not compared."""
+    device of the arguments. Numbers may be operands too, before or after the tensor. The arguments are float32 tensors. For one sample in
+    each of the dtypes float64, int64, complex64 and bool, the results are compared too, but not the gradients. Random values are not
+    compared."""
     from accelkit_conformance.oracle.places import check_operator_on_another_device
 
     check_operator_on_another_device(subject, name)

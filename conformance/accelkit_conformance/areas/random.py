@@ -54,9 +54,9 @@ def fork_rng_restores(subject: Subject) -> None:
 
 @check("full", requires=["random_state"], over=names_of("first_random_calls", "FIRST_CALLS"))
 def first_calls(subject: Subject, name: str) -> None:
-    """In a new process, ``get_rng_state`` or ``torch.manual_seed`` is the first function that uses the random state of the device. The
-    state before the first draw can be restored, and then repeats this draw. A seed that is set before the device is set up gives the same
-    numbers as when it is set again later. Each draw changes the state and gives new numbers, also after ``fork_rng``."""
+    """In a new process, ``get_rng_state`` or ``torch.manual_seed`` is the first function that uses the random state of the device. After
+    the state from before the first draw has been restored, the next draw repeats the first. A seed that is set before the device is set up
+    gives the same numbers as when it is set again later. Each draw changes the state and gives new numbers, even after ``fork_rng``."""
     from accelkit_conformance.oracle.first_random_calls import check_first_call
 
     check_first_call(subject, name)
@@ -210,7 +210,7 @@ def ends_of_intervals(subject: Subject, name: str) -> None:
     ``normal_``, ``cauchy_`` and these three draw finite numbers. ``bernoulli`` draws only 0 for probabilities of 0, and only 1 for
     probabilities of 1. ``multinomial`` draws no category without weight. In float32, the draws have 4,194,304 to 67,108,864 numbers, as
     many as the device draws in 0.4 seconds. In float64, if the device has it, a draw has 4,194,304 numbers. ``multinomial`` draws a quarter
-    of these numbers."""
+    as many numbers."""
     from accelkit_conformance.oracle.ends_of_intervals import check_ends
 
     check_ends(subject, name)

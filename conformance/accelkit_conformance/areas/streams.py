@@ -307,9 +307,10 @@ def events_cover_copies_to_the_host(subject: Subject) -> None:
 def times_between_events(subject: Subject) -> None:
     """The times between twelve successive events are not negative. In three ranges of these events, the times add up to the time between
     the first and the last event of the range, to within 0.05 ms plus 2 % of that time. ``elapsed_time`` returns the same time when it is
-    called again. It also returns a time that is not negative, and the same time in another thread, if the host has not waited for the two
-    events themselves, but for the device, for their stream, for a result, or for a later event, or has called ``query`` of the second event
-    until it was done. It raises RuntimeError or ValueError for an event that does not measure time or was not recorded.
+    called again. The host need not wait for the two events themselves. After it has waited for the device, for their stream, for a result
+    or for a later event, or has called ``query`` of the second event until it returned True, ``elapsed_time`` returns a time that is not
+    negative, and returns the same time in another thread. ``elapsed_time`` raises RuntimeError or ValueError for an event that does not
+    measure time or was not recorded.
     """
     from accelkit_conformance.oracle.stream_objects import check_times
 

@@ -213,12 +213,12 @@ def pinned_memory_is_reused_safely(subject: Subject) -> None:
 
 @check("full", requires=["pinned_memory"], over=names_of("reused_memory", "WRITERS"))
 def reused_memory(subject: Subject, writer: str) -> None:
-    """A tensor that is created right after other memory was freed keeps its values, even if queued work still writes the freed memory. The
-    freed memory is a result on the device, the target of a copy from pinned memory to the device, or pinned memory into which a copy from
-    the device, or a part of it, is queued. The new tensors are in pinned memory or on the device. Their memory comes from ``pin_memory``,
-    ``empty(pin_memory=True)``, ``full`` with and without ``empty_cache`` before it, ``to`` in both directions, ``resize_`` and
-    ``UntypedStorage``. If the device has streams and there is a second device, memory is also freed on the second device, to which a tensor
-    is then copied on a new stream of the first device.
+    """A tensor that is created right after other memory was freed keeps its values, even if queued work still writes to the freed memory.
+    The freed memory is that of a result on the device, of the target of a copy from pinned memory to the device, or of a pinned tensor that
+    is, as a whole or in part, the target of a queued copy from the device. The new tensors are in pinned memory or on the device. Their
+    memory comes from ``pin_memory``, ``empty(pin_memory=True)``, ``full`` with and without ``empty_cache`` before it, ``to`` in both
+    directions, ``resize_`` and ``UntypedStorage``. If the device has streams and there is a second device, memory is also freed on the
+    second device. A tensor is then copied to the second device on a new stream of the first.
     """
     from accelkit_conformance.oracle.reused_memory import check_reused_memory
 

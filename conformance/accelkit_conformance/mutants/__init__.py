@@ -86,8 +86,8 @@ class Mutant:
         description: The fault.
         kind: The kind of the plugin.
         base: The name of the working plugin from which the mutant is derived.
-        check: The name of a check of the area whose tests in the profile ``full`` also run on the mutant. It is needed only for areas in
-            which most tests of ``full`` would take too long.
+        check: The name of a check in the mutant's area. The tests of this check in the profile ``full`` also run on the mutant. A name is
+        needed only in areas whose tests in ``full`` do not all run on mutants, because they would take too long.
     """
 
     name: str

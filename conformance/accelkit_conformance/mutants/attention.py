@@ -41,8 +41,8 @@ class MasksGroupsOfHeads(Broken):
 
 @mutant("arguments", "attention")
 class OverflowsInTheFirstBlock(Broken):
-    """Attention multiplies scores by log2(e). A mask with the lowest number of the dtype then overflows, and a query is NaN if this mask
-    closes its first 64 keys."""
+    """Attention multiplies scores by log2(e). A mask with the lowest number of the dtype then overflows, and the result for a query is NaN
+    if the mask excludes its first 64 keys."""
 
     def install(self) -> None:
         import torch
@@ -71,7 +71,7 @@ class ReadsExpandedKeys(Broken):
 
 @mutant("modules", "large recurrent batches")
 class CountsRowsOfLSTMIn16Bits(_Functions):
-    """An LSTM returns zeros for all steps after the step in which it has processed 65,536 rows."""
+    """An LSTM returns zeros for all rows after the first 65,536, counted over all steps."""
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         result = call()
@@ -82,7 +82,7 @@ class CountsRowsOfLSTMIn16Bits(_Functions):
 
 @mutant("modules", "large recurrent batches")
 class PacksTheFirst256(_Functions):
-    """A GRU returns zeros for the first step of all sequences of a packed batch after the first 256."""
+    """For a packed batch, a GRU returns zeros for the first step of every sequence after the first 256 sequences."""
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         result = call()

@@ -116,7 +116,7 @@ class WaitsForEveryRank(_Collectives):
 
 @mutant("collectives", "negative numbers")
 class MaximumStartsAtZero(_Collectives):
-    """``all_reduce`` with MAX returns at least zero."""
+    """``all_reduce`` with MAX returns zero if the maximum is negative."""
 
     def install(self) -> None:
         from torch.distributed import ReduceOp
@@ -147,7 +147,7 @@ class GathersNoBools(_Collectives):
 
 @mutant("collectives", "coalesced calls")
 class ReducesTheFirst(Broken):
-    """Several ``all_reduce`` or ``reduce_scatter_tensor`` calls that are coalesced into one process only the first tensor."""
+    """If several ``all_reduce`` or ``reduce_scatter_tensor`` calls are coalesced into one, only the first tensor is reduced."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name.startswith("c10d::") and "reduce" in name and "coalesced" in name:

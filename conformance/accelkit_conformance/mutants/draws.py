@@ -102,7 +102,7 @@ class NeedsParameters(Broken):
 
 @mutant("random", "first use")
 class StaysAfterTheFirstState(Broken):
-    """After the first call to the module's ``set_rng_state`` in a process, ``rand`` does not advance the state for one draw."""
+    """The first ``rand`` after the first call to the module's ``set_rng_state`` in a process does not advance the state."""
 
     states: ClassVar[list[Any]] = []
 

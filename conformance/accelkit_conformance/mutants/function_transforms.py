@@ -111,7 +111,8 @@ class SwapsChannelsForOnePixel(Broken):
 
 @mutant("operators", "many rows")
 class SumsTheFirstRows(Broken):
-    """In the backward pass of ``layer_norm`` over two dimensions, the gradient of the weight lacks the rows after the first 65,536."""
+    """In the backward pass of ``layer_norm`` over two dimensions, the gradient of the weight leaves out the contributions of the rows after
+    the first 65,536."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -62,7 +62,7 @@ class AccumulatesWhatDoesNotFit(Broken):
 
 @mutant("operators", "many moved elements", check="large_tensors")
 class LosesABlockInTheMiddle(Broken):
-    """If the result of ``index_select`` or ``roll`` has more than 4,194,304 elements, 1,024 elements behind the middle are 0."""
+    """If the result of ``index_select`` or ``roll`` has more than 4,194,304 elements, the 1,024 elements after the middle are 0."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -108,7 +108,7 @@ class CountsElementsIn32Bits(Broken):
 
 @mutant("layout", "views of the device", check="views_on_the_device")
 class ReadsTheBase(Broken):
-    """``add`` and ``mul`` with a contiguous view that has as many dimensions as its base, and other lengths, read the start of the base."""
+    """``add`` and ``mul`` with a contiguous view that has as many dimensions as its base read the start of the base instead of the view."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         x = args[0]

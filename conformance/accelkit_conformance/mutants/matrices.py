@@ -67,7 +67,7 @@ class RefusesProductsWithoutTerms(Broken):
 
 @mutant("autograd", "many pairs", check="distances")
 class CountsPairsInBlocks(Broken):
-    """The gradients of ``cdist`` and ``pdist`` are 0 if there are more pairs than 65,535 blocks of 16."""
+    """The gradients of ``cdist`` and ``pdist`` are 0 if there are more pairs than fit into 65,535 blocks of 16."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -137,7 +137,7 @@ class InvertsSingularMatrices(Broken):
 
 @mutant("arguments", "long transforms")
 class ReadsTheImaginaryPartOfTheMean(Broken):
-    """``irfft`` of 8,192 or more numbers adds the imaginary part of the first frequency to the mean of the result."""
+    """``irfft`` with a length of 8,192 or more adds the imaginary part of the first coefficient to the mean of the result."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

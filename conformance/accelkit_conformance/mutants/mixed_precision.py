@@ -39,7 +39,7 @@ class ConvolvesInFloat32(Broken):
 
 @mutant("precision", "modules under autocast")
 class RefusesMixedStates(Broken):
-    """Under autocast, cells raise an error if the state and the input have different dtypes, because no rule casts them."""
+    """Recurrent cells raise an error if the state and the input have different dtypes, because autocast does not cast them."""
 
     def install(self) -> None:
         import torch

@@ -35,7 +35,7 @@ class FindsNoInfinity(Broken):
 
 @mutant("operators", "many columns", check="large_tensors")
 class SortsTheFirstColumns(Broken):
-    """A sort along dimension 0 of more than 2**22 columns returns indices of 0 for the last of them."""
+    """A sort along dimension 0 returns indices of 0 for all columns after the first 2**22."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -55,7 +55,7 @@ class CountsInFloat32(Broken):
 
 @mutant("arguments", "counters")
 class LosesAnUpdate(Broken):
-    """``index_add`` of more than 2**20 elements into two places loses one of them."""
+    """``index_add`` of more than 2**20 elements to a tensor of two elements loses one of the added elements."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -77,7 +77,7 @@ class CountsRunsOf65535(Broken):
 
 @mutant("arguments", "many rows")
 class InvertsTheFirst100000Rows(Broken):
-    """``unique`` of more than 100,000 rows returns an inverse of 0 for the last of them."""
+    """``unique`` along a dimension returns inverse indices of 0 for all rows after the first 100,000."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

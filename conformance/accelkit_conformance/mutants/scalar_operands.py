@@ -49,7 +49,7 @@ class RoundsOnes(Broken):
 
 @mutant("operators", "numbers as operands", check="overloads")
 class SwapsShifts(Broken):
-    """The shift of a number by a tensor of places shifts the tensor by the number of places."""
+    """The left shift of a number by a tensor exchanges its operands: it shifts the tensor by the number."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -68,7 +68,7 @@ class TakesTheFirstDtype(Broken):
 
 @mutant("layout", "0-d tensors on the CPU")
 class DropsTheSignOfHostScalars(Broken):
-    """``pow`` of integers uses the absolute value of an exponent on the CPU."""
+    """``pow`` of integers on the device uses the absolute value of the exponent if the exponent is a tensor on the CPU."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         is_hit = name == "pow.Tensor_Tensor" and args[1].device.type == "cpu" and not args[0].is_floating_point()

@@ -1,4 +1,5 @@
-"""Calls to ``scaled_dot_product_attention`` with combinations of options. Devices have fast kernels for their sizes and head dimensions."""
+"""Calls to ``scaled_dot_product_attention`` with combinations of options. Devices have special kernels for some sizes and head
+dimensions."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ values have a stride of 0 between heads and between batch entries.
 
 
 def _is_allowed(row: Mapping[str, str]) -> bool:
-    """Return whether a combination has a defined result. A row in which every key is closed has one only for False and -inf."""
+    """Return whether a combination has a defined result. If all keys are masked out for some queries, the result is defined only if
+    ``closed`` is False or -inf."""
     mask, closed, gradients = (row.get(name) for name in ("mask", "closed", "gradients"))
     if mask in _WITHOUT_MASK and (closed not in (None, "False") or gradients == "mask"):
         return False
@@ -96,7 +98,7 @@ def _arguments(row: Mapping[str, str], num_queries: int, num_keys: int, dtype: t
     """Return queries, keys, values and the mask.
 
     If the scores have an offset, the numbers are such that each score is a multiple of 0.5, even before it is scaled to about ±120. Any
-    dtype then represents the scores exactly. One element of queries and keys is missing, because ``_call`` adds it.
+    dtype then represents the scores exactly. Each query and each key then lacks its first element, which ``_call`` adds.
     """
     batch, size = int(row["batch"]), int(row["head_size"])
     shapes = ((batch, _HEADS, num_queries, size), *((batch, int(row["key_heads"]), num_keys, size),) * 2)

@@ -78,4 +78,4 @@ def _compare(subject: Subject, example: Example, low: torch.dtype, *, training: 
                 continue
             error = float((mine.detach().cpu().double() - theirs.detach().double()).norm())
             bound = _LARGEST_ERRORS[low] * (float(theirs.norm()) + whole / 10)
-            assert error <= bound, f"{part}: the norm of the error is {error:.3g}, at most {bound:.3g} is allowed"
+            assert error <= bound, f"{part}: the norm of the error is {error:.3g}, but at most {bound:.3g} is allowed"

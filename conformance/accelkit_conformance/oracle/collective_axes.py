@@ -22,7 +22,7 @@ AXES: dict[str, tuple[str, ...]] = {
 """The axes, each with its values.
 
 ``some`` is a group that does not contain all ranks: the first and the last of three, or only the second of two. ``length`` is the length of
-the first dimension. All tensors except ``whole`` tensors are a part of a larger storage: a ``strided`` tensor consists of every second
+the first dimension. All tensors except ``whole`` tensors are parts of larger storages: a ``strided`` tensor consists of every second
 element of such a part, and the dimensions of a ``transposed`` tensor have the opposite order in memory. Tensors that the collective changes
 have the ``output memory``. For ``parts``, see ``Case._exchanged``.
 """

@@ -1,5 +1,4 @@
-"""Process groups that are initialised with a device, groups that are created and destroyed one after another, and
-barriers."""
+"""Process groups that are initialised with a device, groups that are created and destroyed one after another, and barriers."""
 
 from __future__ import annotations
 
@@ -88,7 +87,7 @@ CASES: Mapping[str, Callable[[Subject], None]] = {
     "pair": _pair,
     "reversed_devices": _reversed_devices,
 }
-"""The calls with which a group that was initialised with a device starts, by name.
+"""The first calls in a group that was initialised with a device, by name.
 
 ``new_group(backend="gloo")`` is left out: if the default group was initialised with a device, torch 2.13 looks for the backend of this
 device in the new group (pytorch#162237).
@@ -103,7 +102,7 @@ def check_group_of_device(subject: Subject, name: str) -> None:
     """
     n, index = subject.world_size, subject.devices.index(subject.device)
     if subject.device_type == "cpu":
-        raise NotSupported("a process group cannot be initialised with the CPU")
+        raise NotSupported("a process group cannot be initialised with the CPU as ``device_id``")
     if name == "reversed_devices":
         if n > len(subject.devices):
             raise NotSupported(f"this needs {n} devices, and there are {len(subject.devices)}")
@@ -120,8 +119,8 @@ def check_groups_are_freed(subject: Subject) -> None:
     """Check that groups that are created, used and destroyed one after another do not use more and more resources.
 
     Raises:
-        AssertionError: If, after 30 groups, at least 20 more files are open than before, at least 20 more threads are running, at least
-            32 MiB more memory is in use, or more than 1 MiB more device memory is allocated.
+        AssertionError: If, after 30 groups, at least 20 more files are open than before, at least 20 more threads are running, at least 32
+        MiB more memory is in use, or at least 1 MiB more device memory is allocated.
     """
     process = psutil.Process()
     is_counted = subject.capabilities.can("memory_statistics")

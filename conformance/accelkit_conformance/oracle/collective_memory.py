@@ -18,7 +18,7 @@ _LENGTH = 1 << 18
 
 
 def check_memory(subject: Subject) -> None:
-    """Check asynchronous collectives whose input is freed, and another tensor of the same size is filled, before or after the wait.
+    """Check asynchronous collectives. Before or after the wait, the input is freed and another tensor of the same size is filled.
 
     The last rank starts late, because its device is busy. The calls are made on the current stream and, if the device has streams, on
     another stream. Failures are recorded in the subject.

@@ -43,7 +43,7 @@ def check_timeout(subject: Subject) -> None:
         found = {}  # the backend ended the process
     finally:
         Path(folder[0], f"done-{subject.rank}").touch()
-    assert not found.get("is_late"), f"rank 0 waited more than {_SECONDS} s for a rank that does not take part"
+    assert not found.get("is_late"), f"rank 0 waited more than {_SECONDS} s for a rank that did not take part"
     assert not found.get("result"), f"all_reduce returned {found['result']}, although no other rank took part"
     dist.barrier()
     if subject.rank == 0:

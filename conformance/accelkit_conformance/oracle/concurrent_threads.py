@@ -96,8 +96,7 @@ def check_threads(subject: Subject) -> None:
     """Run the programs in several threads at the same time, and compare the results with those of the same programs in the main thread.
 
     Each thread runs the programs several times, with a number of its own, in an order of its own, on its own stream if the device has
-    streams. Programs
-    for which the device lacks a dtype or random states are left out.
+    streams. Programs for which the device lacks a dtype or random states are left out.
 
     Raises:
         AssertionError: If a result differs, or if more memory is allocated after the last round than after the first.

@@ -88,9 +88,10 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     The combinations in bfloat16 and float16 contain every condition of the other axes at least once, but not every pair, because a small
     error may go unnoticed in these dtypes.
 
-    There are also two combinations in which the tensors have six dimensions, and one in which they have one. For contiguous tensors, there
-    is one more combination, with the size ``most rows``. It is used only for slow calls. With this size, the largest result of a slow call
-    has more than 2^16 elements; with ``many rows``, the lower limit is only 2^14. One further combination for contiguous tensors has the
+    There are also two combinations in which the tensors have six dimensions, and one combination in which they have one dimension. For
+    contiguous tensors, there is one more combination, with the size ``most rows``. It is used only for slow calls. With this size, the
+    largest result of a slow call has more than 2^16 elements; with ``many rows``, the lower limit is only 2^14. One further combination for
+    contiguous tensors has the
     place ``a busy stream``: copies that write the arguments are still queued on the stream on which the call runs.
 
     For tensors that are not contiguous, there are also:

@@ -34,7 +34,8 @@ _KEYS: dict[str, Callable[[torch.device], Any]] = {
 }
 """Indices into a tensor of shape (5, 4, 6). No index names an element twice."""
 _SINGLE = ("no indices", "a mask without True", "one element", "one 0-d index")
-"""Indices whose selection has no rows and columns. Only single values and whole results are assigned to it."""
+"""Indices that do not select rows and columns. Only single values, and values for all selected elements, are assigned to such a
+selection."""
 
 _OTHERS: dict[str, Call] = {
     "one value at repeated indices": lambda x: x.index_put((_repeated(x),), x.new_tensor(7)),

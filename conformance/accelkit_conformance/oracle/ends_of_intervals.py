@@ -45,15 +45,15 @@ INTERVALS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]
     "random_": (lambda x: x.random_(0, 1000), 0, 999),
     "uniform_": (lambda x: x.uniform_(-2, 3), -2, math.nextafter(3, 0)),
 }
-"""Samplers by name. Each takes a vector with the dtype, the device and the number of the random numbers. With each are the smallest and the
-largest number that it may draw."""
+"""Samplers by name. Each takes a vector that has the length, the dtype and the device of the random numbers to draw. With each are the
+smallest and the largest number that it may draw."""
 
 
 def check_ends(subject: Subject, name: str) -> None:
     """Check that all numbers of large draws are in their interval.
 
     In float32, up to sixteen draws of 4,194,304 numbers are made. After 0.4 seconds, no further draw begins. In float64, there is one draw.
-    ``multinomial`` draws a quarter of these numbers.
+    ``multinomial`` draws a quarter as many numbers.
 
     Raises:
         AssertionError: If a number is outside the interval, or is NaN.

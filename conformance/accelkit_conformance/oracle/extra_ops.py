@@ -55,7 +55,7 @@ def _clamps(device: Any) -> Any:
 
 
 def _wide_norms(device: Any) -> Any:
-    """Return norms of narrow numbers in float32. Some of them are too large for float16."""
+    """Return norms of float16 and bfloat16 tensors, computed in float32. Some of the norms are too large for float16."""
     x = 300 * _floats(device, 3, 1001)
     return [
         torch.linalg.vector_norm(x.to(dtype), order, dim=dim, dtype=torch.float32)

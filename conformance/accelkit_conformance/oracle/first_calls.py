@@ -47,8 +47,8 @@ _QUERIES = ("is_available", "device_count")
 def check_first_calls(subject: Subject) -> None:
     """Check calls that are the first to use the device in a process.
 
-    Each call is made in a process of its own. One of the calls uses the device in several threads. At last, a process is forked after
-    functions have been called that only describe devices. A call that fails, crashes or hangs is recorded in the subject.
+    Each call is made in a process of its own. One of the calls uses the device in several threads. Finally, a process is forked after
+    functions that only describe devices have been called. A call that fails, crashes or hangs is recorded in the subject.
 
     Raises:
         NotSupported: If the device cannot be used in a forked process although the parent process has not used it, or if the operating
@@ -149,7 +149,7 @@ def _use(device: Any) -> None:
     import torch
 
     total = float((torch.ones(3, device=device) * 2).sum())
-    assert total == 6, f"the sum of three numbers 2 is {total}"
+    assert total == 6, f"2 + 2 + 2 is {total}, not 6"
 
 
 def _first(call: Callable[[], Any], device: Any) -> str:

@@ -72,8 +72,8 @@ def check_module(subject: Subject, name: str) -> None:
         name: The name of the module in torch's ``module_db``.
 
     Raises:
-        AssertionError: If more memory is allocated after the fourth run than after the second. The first run may leave garbage, which is
-            freed later. If it fails, this function returns, because other tests report the error.
+        AssertionError: If more memory is allocated after the fourth run than after the second. The first run may leave garbage that is
+        freed later. If the first run raises an error, this function returns, because other tests report the error.
     """
     info = opdb.modules()[name]
     ((_, sample),) = opdb.module_inputs(info, 1, training=True)

@@ -1,4 +1,4 @@
-"""Checks that the memory of the process, and the device's memory outside the allocator's count, do not grow when calls are repeated."""
+"""Checks that the memory of the process, and device memory that the allocator does not count, do not grow when calls are repeated."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def check_growing_memory(subject: Subject, name: str) -> None:
 
     Args:
         subject: The plugin under test, with its device.
-        name: What is new in each call: ``numbers``, ``shapes``, or nothing in ``same_calls``, which makes more different calls.
+        name: What is new in each round: ``numbers`` or ``shapes``. For ``same_calls``, nothing is new, and more kinds of calls are made.
 
     Raises:
-        AssertionError: If, in the last two thirds of the calls, the resident memory of the process grows by 48 MiB or more. Or if the
-            device's used memory does so, and does so again in each of five further series of calls, because other programs may use it.
+        AssertionError: If, in the last two thirds of the calls, the resident memory of the process grows by 48 MiB or more, or if the
+        device's used memory grows by 48 MiB or more in this series of calls and in each of five further series. One series is not enough
+        for the device's memory, because other programs may use it.
     """
     call = {"numbers": _call_with_numbers, "shapes": _call_with_shapes, "same_calls": _same_calls}[name](subject)
     meters = _meters(subject)
@@ -113,7 +114,7 @@ def _stepped(module: torch.nn.Module, x: torch.Tensor) -> None:
 
 
 def _same_calls(subject: Subject) -> Callable[[int], None]:
-    """Return a function that makes one or two of many calls, with arguments that do not depend on its own argument."""
+    """Return a function that makes the next four of many calls. The arguments of these calls are always the same."""
     device = subject.device
     modules: dict[str, tuple[torch.nn.Module, torch.Tensor]] = {
         "LSTM": (torch.nn.LSTM(5, 6, num_layers=2), torch.ones(3, 2, 5)),

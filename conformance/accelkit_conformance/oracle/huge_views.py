@@ -21,7 +21,7 @@ _ROWS, _COLUMNS = 70_000, 40_000
 
 
 def _view(device: Any) -> torch.Tensor:
-    """Return a matrix of 2.8e9 elements. The element in row i and column j is i + j, and is stored once for each sum."""
+    """Return a matrix of 2.8e9 elements. The element in row i and column j is i + j. Elements with the same sum i + j share memory."""
     return torch.arange(_ROWS + _COLUMNS, dtype=torch.int32, device="cpu").to(device).as_strided((_ROWS, _COLUMNS), (1, 1))
 
 

@@ -1,4 +1,5 @@
-"""Functions of images and volumes, also of more than 65,535 images, channels or rows, and of images with many channels."""
+"""Functions of images and volumes, with inputs that may have more than 65,535 images, channels or rows, and functions of images with many
+channels."""
 
 from __future__ import annotations
 

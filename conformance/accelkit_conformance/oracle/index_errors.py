@@ -88,7 +88,7 @@ _OF_A_SLICE = (
     "index_add_", "index_copy_", "index_fill_", "index_put_, accumulating", "put_", "index_reduce_",
 )  # fmt: skip
 """Names in ``_BEYOND`` of functions that take a one-dimensional tensor and any number of indices. They are also called with the first two
-elements of a longer tensor, and with 40 valid indices before the one that is out of range."""
+elements of a longer tensor, and with 41 valid indices before the one that is out of range."""
 INDICES: dict[str, _Call] = {
     **{name: lambda x, call=call, end=end: call(x, _index(x, end)) for name, (end, _, call) in _BEYOND.items()},  # type: ignore[misc]
     **{

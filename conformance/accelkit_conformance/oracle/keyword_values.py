@@ -216,8 +216,8 @@ _LAYOUTS = (
 )  # fmt: skip
 """The memory layouts of inputs for which gradients are computed. The inputs of each call have one of these layouts."""
 _OF_IMAGES = ("resampling", "grids", "pooling", "convolutions", "padding")
-"""The groups of functions that are also called with unusual output gradients. Other functions normalize: for a constant output gradient,
-their gradients are zero, apart from rounding errors."""
+"""The groups of functions that are also called with unusual output gradients. The other groups contain functions that normalize: for a
+constant output gradient, the gradients of these functions are zero, apart from rounding errors."""
 _OUTPUT_GRADIENTS: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (
     lambda values: values,
     OUTPUT_GRADIENTS["expanded"],

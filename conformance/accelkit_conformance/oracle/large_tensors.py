@@ -111,7 +111,7 @@ _COLUMN_CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def _blocks(device: Any) -> torch.Tensor:
-    """Return a five-dimensional tensor of 8,463,168 small integers. Most of its lengths are odd."""
+    """Return a five-dimensional tensor of 7,558,656 small integers. Most of its lengths are odd."""
     count = 16 * 7 * 57 * 32 * 37 + 16 * 7 * 57 * 32
     return (torch.arange(count, dtype=torch.int32) % 32_749).to(torch.int16).view(16, 7, 57, 32, 38)[..., :37].to(device)
 

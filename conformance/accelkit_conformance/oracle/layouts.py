@@ -120,7 +120,7 @@ def channels_last(one: torch.Tensor) -> torch.Tensor:
 def channels_last_offset(one: torch.Tensor) -> torch.Tensor:
     """Return a copy of a four- or five-dimensional tensor with its channels last in memory, in a storage that also holds other values.
 
-    Like that of ``offset``, the copy is not aligned for vector loads. For any other tensor, the result is that of ``offset``.
+    Like a copy that ``offset`` returns, this copy is not aligned for vector loads. For any other tensor, the result is that of ``offset``.
     """
     return offset(one.movedim(1, -1)).movedim(-1, 1) if one.ndim in (4, 5) else offset(one)
 

@@ -36,8 +36,8 @@ def _with_scalars(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _tensors_and_empty_ones() -> tuple[torch.Tensor, ...]:
-    """Return 360 tensors and one more, with 0 to 5 elements or 300,000. Half of the tensors are empty, among them the first and the last.
-    The sums of the squares of their elements are exact in float32."""
+    """Return 360 tensors with 0 to 5 elements, and one with 300,000 elements in the middle. Half of the tensors are empty, among them the
+    first and the last. The sums of the squares of their elements are exact in float32."""
     lengths = [*[0, 3, 0, 5, 2, 0] * 30, 300_000, *[3, 0, 5, 0, 2, 0] * 30]
     return (torch.arange(float(sum(lengths))) % 5 + 1).split(lengths)
 
@@ -48,7 +48,8 @@ def _thousand_empty_tensors() -> tuple[torch.Tensor, ...]:
 
 
 def _foreach(*given: torch.Tensor) -> list[torch.Tensor]:
-    """Return the results of foreach operators with a number, with a number per tensor and with other lists, and of two in-place ones."""
+    """Return the results of foreach operators whose second argument is a number, a number per tensor or another list of tensors, and of two
+    in-place foreach operators."""
     written = [one.clone() for one in given]
     torch._foreach_mul_(written, 0.5)
     torch._foreach_addcmul_(written, given, given, value=2.0)
@@ -248,8 +249,7 @@ CALLS: Mapping[str, Call] = {
     },
 }  # fmt: skip
 """Calls by name, with 150 to 1,001 tensors, 65,543 matrices, vectors, heads or keys, 70,003 indices, 131,086 rows of integers, or 1,048,588
-integers of only two different values. Each call consists of a function and a function
-that returns its arguments."""
+integers of only two different values. Each call consists of a function and another function, which returns the arguments of the first."""
 
 _NUMBER = 0.1 + 2**-40
 NUMBERS: Mapping[str, Callable[[torch.Tensor], Any]] = {

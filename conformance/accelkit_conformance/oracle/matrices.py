@@ -165,7 +165,7 @@ def check_call(
         call: The call.
         arguments: Its arguments on the CPU.
         expected: The results on the CPU, and those in double precision.
-        num_calls: How often the call is made with the same arguments. The results of each call are checked.
+        num_calls: How many times the call is made with the same arguments. The results of each call are checked.
 
     Raises:
         AssertionError: If a result is wrong, or if an argument has changed.

@@ -47,9 +47,9 @@ def check_noncontiguous(subject: Subject, name: str) -> None:
 def _cases(subject: Subject, op: Any, dtype: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Yield samples of the operator, each with the layouts of its inputs.
 
-    In float32, these are the first two samples and, among those with the most dimensions, the first one and the first one without other
-    arguments. A sample that fits several of these descriptions is yielded once. In other dtypes, it is the first sample with the most
-    dimensions.
+    In float32, these are the first two samples and, among those with the most dimensions, the first one and the first one that has no
+    arguments other than its input. A sample that fits several of these descriptions is yielded once. In other dtypes, only the first sample
+    with the most dimensions is yielded.
     """
     every = possible_samples(subject, op, opdb.samples(op, dtype, 24))
     samples = [(one.input, one.args, one.kwargs) for one in every]

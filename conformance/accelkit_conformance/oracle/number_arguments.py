@@ -59,8 +59,8 @@ def _elements() -> Iterator[Call]:
 
 
 def _close_numbers() -> Iterator[Call]:
-    """Yield calls in which a number differs from that of the call before by 4e-7 or less. The results are multiplied by 2**20, so that the
-    difference is larger than the permitted error."""
+    """Yield calls in which a number differs from the number in the previous call by 4e-7 or less (``eps`` of normalizations: by 1e-5 or
+    less). All results except those of normalizations are multiplied by 2**20, so that the difference is larger than the permitted error."""
     zeros, ones = torch.zeros(3, 4), torch.ones(3, 4)
     functions: dict[str, Callable[..., Any]] = {
         "clamp": lambda x, _, n: (x.clamp(min=n), x.clamp(max=-n), x.clamp(n, 1.0), x.clamp_min(n), x.clone().clamp_(n, 1.0)),

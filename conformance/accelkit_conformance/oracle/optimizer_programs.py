@@ -221,7 +221,7 @@ def _steps_in(device: torch.device, dtypes: tuple[torch.dtype, ...]) -> Any:
 
 
 def _trained(make: Callable[..., torch.optim.Optimizer]) -> list[torch.Tensor]:
-    """Return the parameters of a model after four training steps, all of whose tensors are on the default device. After the third step, the
+    """Return the parameters of a model after four training steps. All tensors are created on the default device. After the third step, the
     state is loaded into a new optimizer."""
     layer = torch.nn.Linear(4, 3)
     x = torch.linspace(-1, 2, 20).view(5, 4)

@@ -24,7 +24,7 @@ def check_out_tensors(subject: Subject, name: str, dtype: str) -> None:
     """Call an operator with ``out=`` tensors, and compare these tensors with the results on the CPU.
 
     For each sample, the operator is called twice: with tensors that have the shapes of the results and hold NaN or another number, and with
-    empty tensors. In addition, the operator is called with an int64 tensor for each floating-point result, see :func:`_check_refusal`.
+    empty tensors. In addition, the operator is called with an int64 tensor for each floating-point result (see :func:`_check_refusal`).
     Failures are recorded in the subject.
 
     Args:

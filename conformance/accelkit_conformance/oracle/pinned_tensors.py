@@ -59,7 +59,7 @@ def check_pinned_tensors(subject: Subject) -> None:
     - A tensor has a wrong device, dtype, shape or value.
     - ``Tensor.pin_memory`` copies a pinned tensor.
     - A result of ``to("cpu", non_blocking=True)`` of a tensor on torch's accelerator is not pinned.
-    - A view of a pinned tensor, or a tensor made from its NumPy array, is not pinned, also in another thread.
+    - ``is_pinned`` returns False, in this thread or in another, for a view of a pinned tensor or for a tensor made from its NumPy array.
     """
     like = torch.ones(3, 4, device=subject.device)
     for name, make in _PINNED.items():

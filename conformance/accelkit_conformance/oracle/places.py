@@ -34,10 +34,10 @@ def run_at(
 ) -> list[Any]:
     """Run ``call`` under the condition ``place`` (a value of ``condition_rows.AXES["place"]``) and return the result of ``call``.
 
-    The condition ``another current device`` makes ``device`` current, ``another stream`` makes a stream of ``device`` current, and
-    ``after an error`` first makes an operator fail on ``device``. ``a busy stream`` makes a stream of ``device`` current, on which copies
-    are queued that write the values of ``arguments``, the tensors that ``call`` reads. ``another thread`` runs ``call`` in a new thread.
-    All other conditions only run ``call``. An error that ``call`` raises is raised here, too.
+    The condition ``another current device`` makes ``device`` current, ``another stream`` makes a stream of ``device`` current, and ``after
+    an error`` first makes an operator fail on ``device``. ``a busy stream`` makes a stream of ``device`` current and queues copies on it.
+    These copies write the values of ``arguments``, which are the tensors that ``call`` reads. ``another thread`` runs ``call`` in a new
+    thread. All other conditions only run ``call``. An error that ``call`` raises is raised here, too.
     """
     if place == "another current device":
         with subject.module.device(device):
@@ -89,10 +89,10 @@ def on_each_device(subject: Subject) -> Iterator[Subject]:
 def check_operator_on_another_device(subject: Subject, name: str) -> None:
     """Compare the results and gradients of an operator of ``op_db`` with those on the CPU, for samples on a device that is not current.
 
-    The arguments are on another device than the one under test. The samples are in float32. If another device can be made current, the
-    operator is also called with arguments on the device under test while another device is current. Pointwise operators with two operands
-    are also called with a number as the first or the second operand. One sample of each dtype in ``_OTHER_DTYPES`` that the operator and
-    the device support is compared too, without gradients. Differences are recorded in the subject.
+    The arguments are float32 tensors on a device other than the one under test. If another device can be made current, the operator is also
+    called with arguments on the device under test while another device is current. Pointwise operators with two operands are also called
+    with a number as the first or the second operand. One sample of each dtype in ``_OTHER_DTYPES`` that the operator and the device support
+    is compared too, without gradients. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If there is only one device, or if the device lacks a dtype that the operator needs.

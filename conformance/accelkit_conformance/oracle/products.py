@@ -107,7 +107,7 @@ def check_equal(subject: Subject, description: str, found: Any, expected: Any) -
         check_form(mine, right, subject.device)
         wrong = mine.cpu() != right
         assert not bool(wrong.any()), (
-            f"{description} {int(wrong.sum())} of {right.numel()} elements are wrong: {_first(mine, right, wrong)}"
+            f"{description}: {int(wrong.sum())} of {right.numel()} elements are wrong: {_first(mine, right, wrong)}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Checks that new tensors do not get memory that queued work still writes."""
+"""Checks that new tensors do not get memory to which queued work still writes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WRITERS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "copies_to_the_host": lambda pinned, source: pinned.copy_(source, non_blocking=True),
     "copies_to_a_slice": _write_pinned_part,
 }
-"""Work that writes memory, by name. Each gets a tensor in pinned memory and a tensor of the same length on the device, and may write to the
-first or to new tensors."""
+"""Functions that queue work that writes to memory, by name. Each takes a tensor in pinned memory and a tensor of the same length on the
+device. The work writes to the first tensor or to new tensors."""
 
 _NEW_TENSORS: dict[str, Callable[[torch.device, int], torch.Tensor]] = {
     "pin_memory": lambda device, length: torch.full((length,), _NEW).pin_memory(),
@@ -44,10 +44,10 @@ _NEW_TENSORS: dict[str, Callable[[torch.device, int], torch.Tensor]] = {
 
 
 def check_reused_memory(subject: Subject, writer: str) -> None:
-    """Check that new tensors keep their values although memory was freed shortly before, while queued work was still writing it.
+    """Check that new tensors keep their values even if memory was freed shortly before, while queued work was still writing to it.
 
-    If the device has streams and there is a second device, a tensor is also copied to this device on a new stream of the first device
-    after memory was freed on the second. Tensors with wrong values are recorded in the subject.
+    If the device has streams and there is a second device, memory is also freed on the second device, and a tensor is then copied to the
+    second device on a new stream of the first. Tensors with wrong values are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

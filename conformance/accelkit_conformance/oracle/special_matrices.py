@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _OF_HERMITIAN = ("eigh", "eigvalsh", "cholesky")
 _SENSITIVE = ("pinv", "matrix_rank", "slogdet")
-"""Functions whose results for ``_HUGE_AND_TINY`` depend on the dtype: they take small singular values as zeros, or their terms cancel."""
+"""Functions whose results for ``_HUGE_AND_TINY`` depend on the dtype: they treat small singular values as zeros, or their terms cancel."""
 _WITH_ERRORS = ("cholesky", "inv", "solve")
 """Functions that raise an error for some of the matrices."""
 _OF_LARGE = ("svd", "svdvals", "qr", "eigh", "eigvalsh", "pinv", "matrix_rank")

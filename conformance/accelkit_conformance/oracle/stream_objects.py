@@ -127,7 +127,7 @@ def check_times(subject: Subject) -> None:
         end.record()
         wait(x, end)
         here = elapsed(start, end)
-        assert here >= 0, f"after waiting with {name}, {here} ms are between two events"
+        assert here >= 0, f"after waiting with {name}, elapsed_time returned {here} ms"
         (there,) = run_at(subject, "another thread", subject.device, lambda start=start, end=end: [elapsed(start, end)])  # type: ignore[misc]
         assert there == here, f"after waiting with {name}, elapsed_time returned {here} ms, and {there} ms in another thread"
     untimed = make_event(subject, enable_timing=False)

@@ -20,8 +20,7 @@ _SHAPES = ((3, 4, 5), (3, 5, 1), (3, 1, 6), (3, 4))
 def check_kinds(subject: Subject) -> None:
     """Compare SyncBatchNorm with BatchNorm in one process, with several dtypes and options.
 
-    The first rank has one sample or, in float32, no sample. Any other rank has one sample more than its rank. Differences are recorded in
-    the subject.
+    The first rank has one sample or, in float32, no sample. Every other rank r has r + 1 samples. Differences are recorded in the subject.
     """
     cases: dict[str, tuple[torch.dtype, torch.dtype, dict[str, bool]]] = {
         "float32": (torch.float32, torch.float32, {}),

@@ -81,7 +81,8 @@ def check_type_promotion(subject: Subject, first: str, second: str) -> None:
 
 
 def _arguments(first: str, second: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield pairs of arguments of these dtypes, each with a description. An argument is a tensor, a 0-d tensor or a Python number."""
+    """Yield pairs of arguments of these dtypes, each pair with a description. An argument is a 1-d tensor, a 0-d tensor or a Python
+    number."""
     x, y = (torch.tensor(values).to(getattr(torch, dtype)) for values, dtype in (([1, 0, 3, 2, 1], first), ([2, 1.5, 1, 3, 1], second)))
     yield f"{first} and {second}", (x, y)
     yield f"{first} and a 0-d tensor of {second}", (x, y[1])

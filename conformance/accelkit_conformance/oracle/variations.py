@@ -174,8 +174,8 @@ class Variations:
 
     @functools.cached_property
     def _with_one_dimension(self) -> Any:
-        """The arguments with only the last dimension of each tensor that has as many dimensions as the first one. ``dim`` names the last
-        dimension. None if the CPU rejects the call, or if the first tensor has fewer than two dimensions."""
+        """The arguments, in which each tensor that has as many dimensions as the first keeps only its last dimension. The argument ``dim``
+        is replaced with the last dimension. None if the CPU rejects the call, or if the first tensor has fewer than two dimensions."""
         ndim = tensors(self._recorded)[0].ndim
         return self._with_other_dimensions(lambda one: one[(0,) * (ndim - 1)], _last) if ndim > 1 else None
 
