@@ -201,8 +201,10 @@ def _transforms() -> Iterator[Case]:
 def fft_lengths(subject: Subject, name: str, dtype: str) -> None:
     """A Fourier transform gives the same results as on the CPU for the lengths 1 to 33 and for 21 lengths up to 65,537, many of which are
     powers of two or prime numbers. The lengths ascend; those above 33 are then tested again in descending order. Three rows and three
-    columns are transformed, or one row if the length is above 5,000. Transforms of several dimensions are tested with five shapes of two to
-    four dimensions. The inputs are random. Inverses of real transforms ignore the imaginary parts of coefficients that must be real.
+    columns are transformed, or one row if the length is above 5,000. For the lengths above 33, a column of a third of the length is also
+    padded with zeros and transformed. Transforms of several dimensions are tested with five shapes of two to four dimensions, and on some
+    dimensions of three other shapes. The inputs are random. Inverses of real transforms ignore the imaginary parts of coefficients that
+    must be real.
     """
     from accelkit_conformance.oracle.fft_lengths import check_lengths
 
@@ -394,9 +396,9 @@ def neutral_elements(subject: Subject, name: str) -> None:
     """Reductions, scans, sorts and max pooling give the same results as on the CPU for rows of 1 to 5,000 elements in which all elements
     are negative, all are positive, all are the lowest or the highest number of the dtype (infinity in a floating-point dtype), or all are
     NaN. In bool, the rows contain only False or only True. The calls are made along the last and the first dimension of a matrix and, if
-    the operator has such a form, over a whole tensor. Every declared real dtype for which the CPU implements the call is tested. Indices
-    may refer to any of several equal elements. The calls ``prod``, ``scatter_reduce.prod`` and ``mode`` get the signs of the elements
-    instead of the elements."""
+    the operator has such a form, over a whole tensor. Such operators are also called with 300,007 elements. Every declared real dtype for
+    which the CPU implements the call is tested. Indices may refer to any of several equal elements. The calls ``prod``,
+    ``scatter_reduce.prod`` and ``mode`` get the signs of the elements instead of the elements."""
     from accelkit_conformance.oracle.neutral_elements import check_neutral_elements
 
     check_neutral_elements(subject, name)

@@ -54,12 +54,18 @@ def _clamps(device: Any) -> Any:
     return torch.clamp_max(x, 0.3), x.clone().clamp_max_(0.1), x.clone().fill_(x[0]), torch.clamp_min(x, 0.2), torch.remainder(3.0, x)
 
 
-def _wide_norms(device: Any) -> Any:
-    """Return norms of float16 and bfloat16 tensors, computed in float32. Some of the norms are too large for float16."""
+def _wide_reductions(device: Any) -> Any:
+    """Return reductions of float16 and bfloat16 tensors, computed in float32. Some of the results are too large for float16."""
     x = 300 * _floats(device, 3, 1001)
     return [
-        torch.linalg.vector_norm(x.to(dtype), order, dim=dim, dtype=torch.float32)
-        for dtype in (torch.float16, torch.bfloat16) for order in (1, 2, 3, float("inf")) for dim in (None, 0, 1)
+        (
+            *(torch.linalg.vector_norm(x.to(dtype), order, dtype=torch.float32) for order in (1, 2, 3, float("inf"))),
+            *(torch.linalg.vector_norm(x.to(dtype), order, dim=dim, dtype=torch.float32) for order in (1, 2, 3) for dim in (0, 1)),
+            *(reduce(x.to(dtype), dtype=torch.float32) for reduce in (torch.sum, torch.nansum, torch.mean)),
+            *(reduce(x.to(dtype), 1, dtype=torch.float32) for reduce in (torch.cumsum, torch.softmax, torch.log_softmax)),
+            (x[:, :7] / 30).to(dtype).prod(dtype=torch.float32), (x[:, :7] / 30).to(dtype).cumprod(1, dtype=torch.float32),
+        )
+        for dtype in (torch.float16, torch.bfloat16)
     ]  # fmt: skip
 
 
@@ -206,7 +212,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "in_place_integers": _in_place_integers,
     "sets": _sets,
     "clamps": _clamps,
-    "wide_norms": _wide_norms,
+    "wide_reductions": _wide_reductions,
     "scatters": _scatters,
     "uniques": _uniques,
     "searches": _searches,

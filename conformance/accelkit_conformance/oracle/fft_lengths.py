@@ -25,6 +25,12 @@ _SHORT = 33
 _LONG = 5000
 """Transforms that are longer than this are tested only with one row."""
 _SHAPES: Sequence[tuple[int, ...]] = ((4096, 3), (3, 4099), (127, 128), (5, 33, 64), (2, 9, 7, 16))
+_BATCHES: Mapping[tuple[int, ...], tuple[int, ...]] = {
+    (50, 16, 12, 10): (-3, -2, -1),
+    (7001, 4, 3): (-2, -1),
+    (3, 7, 30, 8): (0, 2),
+}
+"""Shapes, each with the dimensions that are transformed."""
 
 FUNCTIONS: Mapping[str, tuple[Callable[..., torch.Tensor], bool]] = {
     "fft": (torch.fft.fft, True),
@@ -67,11 +73,16 @@ def _calls(name: str) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
     if name.endswith("n"):
         for shape in _SHAPES:
             yield (*shape[:-1], shape[-1] // 2 + 1) if is_half else shape, {"s": shape}
+        for shape, dims in _BATCHES.items():
+            lengths = [*shape]
+            lengths[dims[-1]] = lengths[dims[-1]] // 2 + 1 if is_half else lengths[dims[-1]]
+            yield tuple(lengths), {"s": tuple(shape[dim] for dim in dims), "dim": dims}
         return
     for length in _LENGTHS:
         size = length // 2 + 1 if is_half else length
         if length > _SHORT:
             yield (size,), {"n": length}
+            yield (size // 3 + 1, 1), {"n": length, "dim": 0}  # the input is padded with zeros
         if length < _LONG:
             yield (size, 3), {"n": length, "dim": 0}
             yield (3, size), {"n": length, "dim": -1}

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "add": lambda x, scalar: x + scalar,
+    "add": lambda x, scalar: torch.cat([x + scalar, scalar + x]),
     "sub": lambda x, scalar: scalar - x,
-    "mul": lambda x, scalar: x * scalar,
+    "mul": lambda x, scalar: torch.cat([x * scalar, scalar * x]),
     "div": lambda x, scalar: x / scalar,
     "pow": lambda x, scalar: x**scalar,
     "rpow": lambda x, scalar: scalar**x,
@@ -27,13 +27,13 @@ CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "remainder": lambda x, scalar: x % (scalar * 2 + 1),
     "bitwise": lambda x, scalar: (x & scalar) + (scalar | x) + (x ^ scalar),
     "shifts": lambda x, scalar: (x << scalar.abs()) + (scalar.abs() << x) + (x >> scalar.abs()),
-    "atan2": torch.atan2,
+    "atan2": lambda x, scalar: torch.cat([torch.atan2(x, scalar), torch.atan2(scalar, x)]),
     "hypot": lambda x, scalar: torch.hypot(scalar, x),
     "maximum": torch.maximum,
     "minimum": lambda x, scalar: torch.minimum(scalar, x),
-    "lt": lambda x, scalar: x < scalar,
+    "lt": lambda x, scalar: torch.cat([x < scalar, scalar < x]),
     "ge": lambda x, scalar: scalar >= x,
-    "eq": torch.eq,
+    "eq": lambda x, scalar: torch.cat([x == scalar, scalar == x]),
     "logical_and": torch.logical_and,
     "clamp": lambda x, scalar: torch.clamp(x, min=scalar),
     "alpha": lambda x, scalar: torch.add(x, scalar, alpha=2),

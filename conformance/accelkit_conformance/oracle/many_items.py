@@ -226,7 +226,9 @@ CALLS: Mapping[str, Call] = {
     "scatter_amax": (
         lambda w, i, v: w.scatter_reduce(0, i[:, None].expand(-1, 2), v, "amax"), lambda: (_weights() - 9, _indices(), _values()),
     ),
-    "bincount": (torch.bincount, lambda: (_indices(),)),
+    "bincount": (
+        lambda i: (i.bincount(), i.bincount(minlength=100_003), i.float().histc(8192), i.float().histc(100_003)), lambda: (_indices(),),
+    ),
     "unique": (lambda i: torch.unique(i, return_inverse=True, return_counts=True), lambda: (_repeated(),)),
     "unique_rows": (lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), lambda: (_table(),)),
     "unique_consecutive": (

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _LENGTHS = (1, 31, 33, 100, 257, 1025, 5000)
+_MANY = 300_007
+"""A number of elements that many devices reduce in several blocks."""
 
 _WHOLE: dict[str, Callable[..., Any]] = {
     "all": lambda x, *dim: x.all(*dim),
@@ -124,7 +126,7 @@ def check_neutral_elements(subject: Subject, name: str) -> None:
     for dtype in DTYPES:
         if dtype.startswith("complex") or lacking_dtypes(subject, lambda dtype=dtype: _results(call, _rows(getattr(torch, dtype), 1), -1)):  # type: ignore[misc]
             continue
-        for length in _LENGTHS:
+        for length in (*_LENGTHS, _MANY) if name in _WHOLE else _LENGTHS:
             for x, *dim in _arguments(name, _rows(getattr(torch, dtype), length)):
                 with subject.sample(f"{name} of {dtype}, shape {list(x.shape)}, {dim}", {"dtype": dtype, "length": length}):
                     _check(subject, name, x, dim)

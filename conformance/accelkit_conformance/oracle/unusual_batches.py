@@ -39,7 +39,9 @@ def _ctc_losses(device: torch.device) -> Any:
             steps = (torch.tensor([12, 12, 10], dtype=dtype), torch.tensor(lengths, dtype=dtype))
             losses = F.ctc_loss(x.log_softmax(2), given, *steps, reduction="none", zero_infinity=is_zero)
             found.append((losses, torch.autograd.grad(losses, x, torch.tensor([1.0, 2.0, 3.0], device=device))))
-    return found
+    x, many = random_values(device, 1300, 2, 5).requires_grad_(), (torch.arange(1200, device=device) % 4 + 1).view(2, 600)
+    losses = F.ctc_loss(x.log_softmax(2), many, torch.tensor([1300, 1280]), torch.tensor([600, 513]), reduction="none")
+    return found, losses, torch.autograd.grad(losses.sum(), x)
 
 
 def _empty_batches(device: torch.device) -> Any:
