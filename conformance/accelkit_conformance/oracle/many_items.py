@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,15 @@ def _attention_gradients(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return output, *torch.autograd.grad(output, leaves, torch.ones_like(output))
 
 
+def _copied(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return copies that ``_foreach_copy_`` makes of the first tensors. Each copy has another dtype than the one before."""
+    targets = [
+        torch.zeros_like(one, dtype=dtype) for one, dtype in zip(tensors, (torch.float32, torch.bfloat16, torch.int64) * 3, strict=False)
+    ]
+    torch._foreach_copy_(targets, list(tensors[: len(targets)]))
+    return targets
+
+
 def _matrices() -> torch.Tensor:
     """Return 65,543 symmetric positive definite matrices of shape (2, 2). No two matrices are equal."""
     places = torch.arange(_NUM_MATRICES, dtype=torch.float32)
@@ -137,6 +147,25 @@ def _gradient(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     return gradient
 
 
+def _transposed_blocks(device: torch.device) -> list[torch.Tensor]:
+    """Return contiguous copies of a float16 tensor with its dimensions in every order. Its lengths are multiples of 32."""
+    x = (torch.arange(32 * 64 * 128) % 2039).half().view(1, 32, 64, 128).to(device)
+    return [x.permute(order).contiguous() for order in itertools.permutations(range(4))]
+
+
+def _added_wide_rows(device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Return tables of 1,024 rows of 130 or 256 small integers, to which 16,384 rows are added at 991 different places."""
+    index = (torch.arange(16_384) * 7919 % 991 + 33).to(device)
+    found = []
+    for width in (130, 256):
+        rows, table = (torch.arange(16_384 * width) % 7 - 3.0).view(-1, width).to(device), torch.zeros(1024, width, device=device)
+        found += [
+            table.index_add(0, index, rows), table.index_put((index,), rows, accumulate=True),
+            table.scatter_add(0, index[:, None].expand(-1, width), rows), _gradient(_GRADIENTS["embedding"])(table, index, rows)[0],
+        ]  # fmt: skip
+    return tuple(found)
+
+
 def _bags(mode: str) -> Callable[..., torch.Tensor]:
     return lambda w, i: F.embedding_bag(i, w, torch.arange(0, len(i), 2).to(i.device), mode=mode, padding_idx=_PADDING)
 
@@ -162,7 +191,9 @@ CALLS: Mapping[str, Call] = {
     "pad_sequence": (lambda *given: pad_sequence(list(given), batch_first=True), lambda: tuple(_tensors())),
     "split": (lambda x: x.split([1 + number % 3 for number in range(_NUM_TENSORS)]), lambda: (torch.arange(600.0),)),
     "unbind": (lambda x: x.unbind(1), lambda: (torch.arange(900.0).view(3, 300),)),
-    "foreach_add": (lambda *given: (*torch._foreach_add(given, given, alpha=2), *_with_scalars(given)), lambda: tuple(_tensors())),
+    "foreach_add": (
+        lambda *given: (*torch._foreach_add(given, given, alpha=2), *_with_scalars(given), *_copied(given)), lambda: tuple(_tensors()),
+    ),
     "foreach_norm": (lambda *given: torch._foreach_norm(given), lambda: tuple(_tensors())),
     "foreach_with_empty_tensors": (_foreach, _tensors_and_empty_ones),
     "foreach_of_empty_tensors": (_foreach, _thousand_empty_tensors),
@@ -211,13 +242,15 @@ CALLS: Mapping[str, Call] = {
     "bmm": (lambda x: torch.bmm(x, x.transpose(1, 2)), lambda: (_rows(),)),
     "baddbmm": (lambda x: torch.baddbmm(x[:1, :, :1], x, x.transpose(1, 2)), lambda: (_rows(),)),
     "flip": (lambda x: (x.flip(0), x.flip(-1), x.roll(1, 0)), lambda: (_rows(),)),
-    "transpose": (lambda x: (x.transpose(0, 1).contiguous(), x.permute(2, 1, 0).contiguous()), lambda: (_rows(),)),
+    "transpose": (
+        lambda x: (x.transpose(0, 1).contiguous(), x.permute(2, 1, 0).contiguous(), *_transposed_blocks(x.device)), lambda: (_rows(),),
+    ),
     "tril": (torch.tril, lambda: (_rows(),)),
     "cross_entropy": (lambda x: F.cross_entropy(x[:, 0], x[:, 0].argmax(-1), reduction="none"), lambda: (_rows(),)),
     "unfold": (lambda x: F.unfold(x[:, None], 2), lambda: (_rows(),)),
     "matmul": (torch.matmul, lambda: (_matrices(), _vectors()[:1])),
     "linalg.cross": (torch.linalg.cross, lambda: ((torch.arange(3.0 * _NUM_MATRICES) % 11).view(-1, 3), torch.tensor([[1.0, 2.0, 3.0]]))),
-    "index_add": (lambda w, i, v: w.index_add(0, i, v), lambda: (_weights(), _indices(), _values())),
+    "index_add": (lambda w, i, v: (w.index_add(0, i, v), *_added_wide_rows(w.device)), lambda: (_weights(), _indices(), _values())),
     "index_put": (
         lambda w, i, v: (w.index_put((i,), v, accumulate=True), w.index_put((i,), v[:1, :1], accumulate=True)),
         lambda: (_weights(), _indices(), _values()),
