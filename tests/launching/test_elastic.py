@@ -42,7 +42,7 @@ def is_listening(port):
         return trial.connect_ex(("127.0.0.1", port)) == 0
 
 
-def until(condition, text, seconds=100):
+def until(condition, text, seconds=200):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, text
