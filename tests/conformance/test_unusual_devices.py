@@ -175,8 +175,8 @@ def test_a_capability_whose_absence_shows_in_a_result_may_be_undeclared(run):
 
 def test_a_failure_of_the_suite_s_helper_is_called_so(run):
     (result,) = run("CannotCopy", "operators/forward[add,float64]")
-    assert (result.kind, result.step) == ("unsupported", "helper move")
-    assert "in the suite's helper function move(): NotImplementedError: no kernel for aten::set_" in result.reason
+    assert (result.kind, result.step) == ("unsupported", "helper placed")
+    assert "in the suite's helper function placed(): NotImplementedError: no kernel for aten::set_" in result.reason
 
 
 def test_a_distribution_that_is_missing_is_not_a_failure_of_a_helper(run):
