@@ -28,20 +28,31 @@ _IN_OTHER_DTYPES = ("strided", "others narrowed")
 def check_noncontiguous(subject: Subject, name: str) -> None:
     """Compare the results of an operator for inputs in several memory layouts with the results on the CPU.
 
-    In float32, up to four samples are used, the first one in more layouts than the others. In other dtypes, one sample is used. Differences
-    are recorded in the subject.
+    In float32, up to four samples are used, the first one in more layouts than the others. In other dtypes, one sample is used, unless the
+    results are wrong for contiguous inputs too. Differences are recorded in the subject.
     """
     op = opdb.operators()[name]
     for dtype in ("float32", *_OTHER_DTYPES):
         if not opdb.supports(op, dtype) or subject.lacks(dtype):
             continue
         for given, layouts in _cases(subject, op, dtype):
+            if dtype != "float32" and not _is_right(subject, op, given):
+                continue
             movable = _movable(given, dtype)
             for layout in layouts:
                 arranged = iter(all_arranged(movable, layout))
                 changed = tree_map(lambda one, arranged=arranged: next(arranged) if any(one is it for it in movable) else one, given)  # noqa: B023
                 with subject.sample(f"{layout} {describe_sample(changed)}", facts_of(changed, dtype)):
                     compare_forward(subject, op, changed, is_variant=True, inputs_stay=True)
+
+
+def _is_right(subject: Subject, op: Any, given: Any) -> bool:
+    """Return whether the operator gives the right results for contiguous inputs. If not, a test of ``operators/forward`` reports it."""
+    try:
+        compare_forward(subject, op, given, is_variant=True)
+    except Exception:
+        return False
+    return True
 
 
 def _cases(subject: Subject, op: Any, dtype: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
