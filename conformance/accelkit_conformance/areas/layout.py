@@ -36,9 +36,10 @@ def noncontiguous_inputs(subject: Subject, name: str) -> None:
     on the CPU. The samples are the first two and, among those with the most dimensions, the first one and the first one that has no
     arguments other than its input. For the first sample, the results are also the same if all inputs, or all except the first, are copies
     with gaps between their rows, if each input is a view that was made by indexing a larger tensor twice, or if the inputs are in
-    channels_last and begin inside their storages or are some channels of larger tensors. In int64, int16, bool, bfloat16 and complex64, the
-    results for one sample are the same if the inputs are strided, or if all inputs except the first are copies with gaps between their
-    rows. If the call on the CPU leaves an argument and the memory around it unchanged, the call on the device leaves both unchanged too."""
+    channels_last and begin inside their storages or are some channels of larger tensors. If an operator is right for contiguous inputs in
+    int64, int16, bool, bfloat16 or complex64, the results for one sample are the same if the inputs are strided, or if all inputs except
+    the first are copies with gaps between their rows. If the call on the CPU leaves an argument and the memory around it unchanged, the
+    call on the device leaves both unchanged too."""
     from accelkit_conformance.oracle.noncontiguous import check_noncontiguous
 
     check_noncontiguous(subject, name)
