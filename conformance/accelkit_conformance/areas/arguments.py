@@ -417,11 +417,11 @@ def complex_magnitudes(subject: Subject, name: str) -> None:
     check_magnitudes(subject, name)
 
 
-@check("full", requires=["dtype.float64"], over=names_of("many_items", "NUMBERS"))
+@check("full", requires=["dtype.float64"], over=names_of("precise_numbers", "NUMBERS"))
 def precise_numbers(subject: Subject, name: str) -> None:
     """Calls in float64 with Python numbers that float32 cannot represent give the same results as on the CPU. The numbers are operands, or
     arguments such as ``alpha``, ``value`` and ``eps``."""
-    from accelkit_conformance.oracle.many_items import check_precise_numbers
+    from accelkit_conformance.oracle.precise_numbers import check_precise_numbers
 
     check_precise_numbers(subject, name)
 
