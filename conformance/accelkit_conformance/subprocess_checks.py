@@ -106,6 +106,16 @@ def _run(module: str, request: Mapping[str, Any], seconds: float, variables: Map
         raise AssertionError(f"a new process did not end within {seconds:g} s") from error
 
 
+def received() -> tuple[dict[str, Any], PluginRecord]:
+    """Return the request that ``ask`` sent, and the record of the plugin that it names. This function runs in the child process.
+
+    It sets the search path for modules, so the plugin can be imported afterwards.
+    """
+    request: dict[str, Any] = json.load(sys.stdin)
+    sys.path[:] = request["sys_path"]
+    return request, PluginRecord(**request["record"])
+
+
 def answer(found: Mapping[str, Any]) -> None:
     """Print the answer that ``ask`` reads. This function runs in the child process.
 
@@ -116,9 +126,8 @@ def answer(found: Mapping[str, Any]) -> None:
 
 def main() -> None:
     """Handle a request from ``in_child`` or ``check_exit``. This function runs in the child process."""
-    request = json.load(sys.stdin)
-    sys.path[:] = request["sys_path"]
-    record, steps = PluginRecord(**request["record"]), request["steps"]
+    request, record = received()
+    steps = request["steps"]
     found: dict[str, Any] = {"seconds": 0.0}
     from accelkit.discovery import loading
     from accelkit.discovery.import_side_effects import Footprint

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import os
 import sys
 import tempfile
@@ -13,8 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accelkit import PluginRecord
-from accelkit_conformance.subprocess_checks import about, answer, ask
+from accelkit_conformance.subprocess_checks import about, answer, ask, received
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -54,8 +52,7 @@ def check_timeout(subject: Subject) -> None:
 
 def main() -> None:
     """Wait in ``all_reduce`` on rank 0. On another rank, wait until rank 0 has ended. This function runs in the new process."""
-    request = json.load(sys.stdin)
-    sys.path[:] = request["sys_path"]
+    request, record = received()
     import torch
     import torch.distributed as dist
 
@@ -63,7 +60,7 @@ def main() -> None:
     from accelkit.runtime.process_group import backend_of
     from accelkit_conformance.subject import Subject
 
-    record, folder, rank, size = PluginRecord(**request["record"]), Path(request["folder"]), request["rank"], request["size"]
+    folder, rank, size = Path(request["folder"]), request["rank"], request["size"]
     cls: Any = loading.load_class(record)
     instance = loading.instantiate(cls, record)
     instance.load()

@@ -9,18 +9,16 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from accelkit import PluginRecord
 from accelkit.discovery import loading
 from accelkit_conformance.results import NotSupported
-from accelkit_conformance.subprocess_checks import about, answer, ask
+from accelkit_conformance.subprocess_checks import about, answer, ask, received
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -209,11 +207,10 @@ class _Fork:
         return text.removeprefix("done ") if text.startswith("done ") else f"the process ended with status {status}"
 
 
-def _findings(request: Mapping[str, Any]) -> dict[str, Any]:
+def _findings(record: PluginRecord) -> dict[str, Any]:
     """Return what ``check_first_calls`` reads: why the check is not supported, and what is wrong with each call."""
     import torch
 
-    record = PluginRecord(**request["record"])
     instance: Any = loading.instantiate(loading.load_class(record), record)
     instance.load()
     device, module = instance.device(0), instance.device_module
@@ -237,9 +234,8 @@ def _findings(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    request = json.load(sys.stdin)
-    sys.path[:] = request["sys_path"]
-    answer(_findings(request))
+    _, record = received()
+    answer(_findings(record))
 
 
 if __name__ == "__main__":

@@ -5,14 +5,11 @@ This module also runs as the child process.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
-from accelkit import PluginRecord
 from accelkit_conformance import subprocess_checks
 from accelkit_conformance.oracle.seeds import forked_rng
 
@@ -71,9 +68,7 @@ def check_first_call(subject: Subject, name: str) -> None:
 
 def main() -> None:
     """Run the check that is named in the JSON request on standard input, and print its failure. This function runs in the child process."""
-    request = json.load(sys.stdin)
-    sys.path[:] = request["sys_path"]
-    record = PluginRecord(**request["record"])
+    request, record = subprocess_checks.received()
     from accelkit.discovery import loading
     from accelkit_conformance.subject import Subject
 

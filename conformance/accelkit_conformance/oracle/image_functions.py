@@ -3,7 +3,8 @@ channels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -120,13 +121,11 @@ FUNCTIONS: Mapping[str, tuple[Function, Shapes]] = {
 }
 """Functions by name and long dimension, each with the shapes of its inputs."""
 
-CHANNELS: Mapping[str, tuple[Function, int]] = {
-    name: case for name, case in _OF_PLANES.items() if case[1] == 2 and "unfold" not in name
-} | {
-    "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), 2),
-    "channel_shuffle": (lambda x: F.channel_shuffle(x, 1), 2),
-    "softmax": (lambda x: x.softmax(1), 2),
-    "mean": (lambda x: x.mean((2, 3)), 2),
+CHANNELS: Mapping[str, Function] = {name: function for name, (function, ndim) in _OF_PLANES.items() if ndim == 2 and name != "unfold"} | {
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2),
+    "channel_shuffle": lambda x: F.channel_shuffle(x, 1),
+    "softmax": lambda x: x.softmax(1),
+    "mean": lambda x: x.mean((2, 3)),
 }
 """Functions of images, by name, that are called with many channels."""
 
@@ -141,13 +140,7 @@ def check_many_planes(subject: Subject, name: str, dimension: str) -> None:
 def check_many_channels(subject: Subject, name: str) -> None:
     """Compare the results and gradients of ``CHANNELS[name]`` on the device with those on the CPU, for images with many channels in several
     memory layouts. Differences are recorded in the subject."""
-    function = CHANNELS[name][0]
-    for number, layout in _channels():
+    function = CHANNELS[name]
+    for number, layout in itertools.product((8, 64, 257, 512, 1025), ("contiguous", "channels_last", "channels_last slice")):
         given = [arranged(one, layout) for one in random_inputs((2, number, 4, 6))]
         check_function(subject, f"{name} of {number} channels, {layout}", function, given)
-
-
-def _channels() -> Iterator[tuple[int, str]]:
-    for number in (8, 64, 257, 512, 1025):
-        for layout in ("contiguous", "channels_last", "channels_last slice"):
-            yield number, layout

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # the usual name
 
-from accelkit import PluginRecord
 from accelkit_conformance import subprocess_checks
 from accelkit_conformance.results import NotSupported
 from accelkit_conformance.subject import Subject
@@ -209,9 +207,7 @@ def main() -> None:
 
     This function runs in the child process.
     """
-    request = json.load(sys.stdin)
-    sys.path[:] = request["sys_path"]
-    record = PluginRecord(**request["record"])
+    request, record = subprocess_checks.received()
     from accelkit.discovery import loading
 
     cls = loading.load_class(record)

@@ -9,13 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelkit_conformance.oracle.programs import Program
+from accelkit_conformance.oracle.programs import Program, made, random_values
 
 _Layer = Callable[[], nn.Module]
-
-
-def _values(device: torch.device, *shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape) + seed)).to(device)
 
 
 def _run(layer: nn.Module, *given: torch.Tensor) -> list[torch.Tensor]:
@@ -28,14 +24,8 @@ def _run(layer: nn.Module, *given: torch.Tensor) -> list[torch.Tensor]:
     output = layer(first, *given[1:])
     output = output[0] if isinstance(output, tuple) else output
     wanted = [one for one in (first, *layer.parameters()) if one.requires_grad]
-    weights = _values(output.device, *output.shape, seed=1).to(output.dtype)
+    weights = random_values(output.device, *output.shape, seed=1).to(output.dtype)
     return [output, *torch.autograd.grad((output * weights).sum(), wanted, allow_unused=True, materialize_grads=True)]
-
-
-def _made(make: _Layer, device: torch.device) -> nn.Module:
-    """Return a new module on ``device``. Every call with the same function returns a module with the same parameters."""
-    torch.default_generator.manual_seed(2)
-    return make().to(device)
 
 
 _OPTIONS: tuple[tuple[_Layer, tuple[tuple[int, ...], ...], dict[str, tuple[Any, ...]]], ...] = (
@@ -70,8 +60,8 @@ it takes in addition to its initial value."""
 def _changing_options(device: torch.device) -> Any:
     found = []
     for make, shapes, options in _OPTIONS:
-        layer = _made(make, device)
-        given = [_values(device, *shape, seed=number) for number, shape in enumerate(shapes)]
+        layer = made(make, device, seed=2)
+        given = [random_values(device, *shape, seed=number) for number, shape in enumerate(shapes)]
         found.append(_run(layer, *given))
         for name, others in options.items():
             before = getattr(layer, name)
@@ -103,16 +93,16 @@ def _changing_batches(device: torch.device) -> Any:
     """Call modules with batches of several sizes, memory layouts and storage offsets, then with frozen parameters and under ``no_grad``."""
     found = []
     for make, shape in _LAYERS:
-        layer = _made(make, device)
+        layer = made(make, device, seed=2)
         for size in (2, 5, 300, 2):
-            found.append(_run(layer, _values(device, size, *shape)))
-        found.append(_run(layer, _values(device, 9, *shape)[3:5]))
-        found.append(_run(layer, _values(device, *shape, 2).movedim(-1, 0)))
+            found.append(_run(layer, random_values(device, size, *shape)))
+        found.append(_run(layer, random_values(device, 9, *shape)[3:5]))
+        found.append(_run(layer, random_values(device, *shape, 2).movedim(-1, 0)))
         for parameter in layer.parameters():
             parameter.requires_grad_(False)
-        found.append(_run(layer, _values(device, 2, *shape)))
+        found.append(_run(layer, random_values(device, 2, *shape)))
         with torch.no_grad():
-            output = layer(_values(device, 2, *shape))
+            output = layer(random_values(device, 2, *shape))
         found.append([output[0] if isinstance(output, tuple) else output])
     return found
 
@@ -120,10 +110,10 @@ def _changing_batches(device: torch.device) -> Any:
 def _changing_dtypes(device: torch.device) -> Any:
     found = []
     for make, shape in _LAYERS:
-        layer = _made(make, device)
+        layer = made(make, device, seed=2)
         for dtype in (torch.float32, torch.bfloat16, torch.float32):
             layer.to(dtype)
-            found.append(_run(layer, _values(device, 2, *shape).to(dtype))[0])
+            found.append(_run(layer, random_values(device, 2, *shape).to(dtype))[0])
     return found
 
 
@@ -131,13 +121,13 @@ def _empty_batches(device: torch.device) -> Any:
     """Call modules with an empty batch, and then with a batch that has elements. Call an embedding and two losses with empty batches."""
     found = []
     for make, shape in _LAYERS:
-        layer = _made(make, device).eval()
+        layer = made(make, device, seed=2).eval()
         for size in (0, 3):
-            found.append(_run(layer, _values(device, size, *shape)))
+            found.append(_run(layer, random_values(device, size, *shape)))
     embedding = nn.Embedding(5, 3).to(device)
     empty = torch.zeros(0, dtype=torch.int64, device=device)
     found.append(list(torch.autograd.grad(embedding(empty).sum() + embedding.weight.sum() * 2, [embedding.weight])))
-    logits = _values(device, 0, 4).requires_grad_()
+    logits = random_values(device, 0, 4).requires_grad_()
     found.append(
         [nn.functional.cross_entropy(logits, empty, reduction="sum"), nn.functional.mse_loss(logits, logits.detach(), reduction="sum")]
     )
@@ -172,10 +162,10 @@ def _larger_sizes(device: torch.device) -> Any:
     the modules with the same inputs in another memory layout."""
     found = []
     for make, shape in _LARGER:
-        layer = _made(make, device)
-        found.append(_run(layer, _values(device, *shape)))
+        layer = made(make, device, seed=2)
+        found.append(_run(layer, random_values(device, *shape)))
         last = 0 if len(shape) == 2 else -1
-        found.append(_run(layer, _values(device, *shape).transpose(1, last).contiguous().transpose(1, last)))
+        found.append(_run(layer, random_values(device, *shape).transpose(1, last).contiguous().transpose(1, last)))
     return found
 
 
@@ -193,8 +183,8 @@ _OF_MANY_ROWS: tuple[tuple[_Layer, tuple[tuple[int, ...], ...]], ...] = (
 def _many_rows(device: torch.device) -> Any:
     found = []
     for make, shapes in _OF_MANY_ROWS:
-        layer = _made(make, device)
-        found.append([_run(layer, _values(device, *shape)) for shape in shapes])
+        layer = made(make, device, seed=2)
+        found.append([_run(layer, random_values(device, *shape)) for shape in shapes])
     return found
 
 
@@ -210,10 +200,10 @@ def _packed_sequences(device: torch.device) -> Any:
     lengths = torch.arange(300) * 7 % 40 + 1
     found = []
     for make in _RECURRENT:
-        layer = _made(make, device)
-        x = _values(device, 300, 40, 3).requires_grad_()
+        layer = made(make, device, seed=2)
+        x = random_values(device, 300, 40, 3).requires_grad_()
         output = layer(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[0].data
-        gradients = torch.autograd.grad((output * _values(device, *output.shape)).sum(), (x, *layer.parameters()))
+        gradients = torch.autograd.grad((output * random_values(device, *output.shape)).sum(), (x, *layer.parameters()))
         found.append((output, gradients))
     return found
 
@@ -233,8 +223,8 @@ def _parts_of_results(device: torch.device) -> Any:
     """Compute the gradients of the sums of parts of the outputs of recurrent modules."""
     found = []
     for make in _RECURRENT:
-        layer = _made(make, device)
-        x = _values(device, 4, 7, 3).requires_grad_()
+        layer = made(make, device, seed=2)
+        x = random_values(device, 4, 7, 3).requires_grad_()
         for part in _PARTS:
             found.append(torch.autograd.grad(part(layer(x)[0]).sum(), (x, *layer.parameters())))
     return found

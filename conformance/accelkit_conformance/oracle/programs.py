@@ -20,14 +20,14 @@ Program = Callable[[torch.device], Any]
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
-def random_values(device: torch.device, *shape: int) -> torch.Tensor:
-    """Return normally distributed numbers on the device. They are drawn on the CPU, and are the same each time for the same shape."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(device)
+def random_values(device: torch.device, *shape: int, seed: int = 0) -> torch.Tensor:
+    """Return normally distributed numbers on the device. They are drawn on the CPU, and depend only on the shape and the seed."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape) + seed)).to(device)
 
 
-def made(make: Any, device: torch.device) -> Any:
+def made(make: Any, device: torch.device, *, seed: int = 4) -> Any:
     """Create a module on the CPU, with the same parameters every time, and return it on the device."""
-    torch.default_generator.manual_seed(4)
+    torch.default_generator.manual_seed(seed)
     return make().to(device)
 
 
