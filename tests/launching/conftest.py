@@ -32,4 +32,5 @@ def launch(tmp_path):
     for one in running:
         if one.process.stdout is not None and not one.process.stdout.closed:
             one.process.kill()
-            one.process.communicate()
+            out, err = one.process.communicate()
+            print(f"{one.process.args} was still running. It had printed:\n{out}\n{err}")  # pytest shows this if the test failed

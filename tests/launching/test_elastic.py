@@ -42,10 +42,12 @@ def is_listening(port):
         return trial.connect_ex(("127.0.0.1", port)) == 0
 
 
-def until(condition, text, seconds=200):
+def until(condition, text, machines=(), seconds=200):
+    """Wait until the condition is met. These machines may not leave the job before."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, text
+        assert all(one.process.poll() is None for one in machines), text
         time.sleep(0.05)
 
 
@@ -70,11 +72,16 @@ def check(folder, processes):
 
 
 def test_a_machine_is_killed_and_another_one_joins(machine, tmp_path):
+    """The machine that hosts the rendezvous stops for some seconds, while the others find out that a machine was lost."""
     arguments = (PROGRAM, tmp_path, "4:2", "7:3")
     host, other, lost = [machine(*arguments) for _ in range(3)]
     until((tmp_path / "waits-4-3").exists, "the job did not start on three machines")
     lost.process.kill()
-    until((tmp_path / "waits-7-2").exists, "the job did not go on on two machines")
+    time.sleep(4)
+    host.process.send_signal(signal.SIGSTOP)
+    time.sleep(6)
+    host.process.send_signal(signal.SIGCONT)
+    until((tmp_path / "waits-7-2").exists, "the job did not go on on two machines", [host, other])
     new = machine(*arguments)
     lost.wait(-signal.SIGKILL)
     for one in (host, other, new):

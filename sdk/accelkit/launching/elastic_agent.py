@@ -16,8 +16,8 @@ from accelkit.launching.agent import AFTER_A_FAILURE, FINISHED, Agent
 from accelkit.launching.membership import LOST_SECONDS, Membership, ask_to_stop, reason_to_stop
 from accelkit.launching.rendezvous import linger
 
-_DETECTION_SECONDS = LOST_SECONDS + 3.0
-"""The longest time, in seconds, between the failure of a process and the detection of the lost machine that caused it."""
+_DETECTION_SECONDS = 2.0 * LOST_SECONDS
+"""The time, in seconds, for which a machine whose processes have failed waits for another machine to detect a lost machine."""
 
 _POLL_SECONDS = 0.1
 _LOST = "lost the connection to "
@@ -86,7 +86,8 @@ class ElasticAgent(Agent):
         """Return the change on another machine that may have caused a failure on this machine, or "" if there is none.
 
         An example of such a change is the loss of the other machine. If the loss of a machine may have caused the failure, this method
-        waits long enough to detect the loss. The result is also "" if another machine has ended the job.
+        waits until every machine that it watches has either written a new heartbeat or is lost. The result is also "" if another machine
+        has ended the job.
 
         If no such change is found and restarts remain, this method asks the other machines to stop for a new rendezvous. ``size`` is the
         number of machines in the current round.
@@ -95,12 +96,15 @@ class ElasticAgent(Agent):
         if size == 1:
             return ""
         self._ranks.wait_for_lost_peer(self._is_hurried)
-        store = self._membership.rendezvous.store
-        deadline = time.monotonic() + (_DETECTION_SECONDS if failures.may_be_caused_elsewhere(self._ranks.endings) else 0.0)
+        store, members = self._membership.rendezvous.store, self._membership.members
+        deadline = time.monotonic()
+        if failures.may_be_caused_elsewhere(self._ranks.endings):
+            deadline += _DETECTION_SECONDS
+            members.expect_heartbeats()
         while self._read_remote_failure() is None:
             if change := reason_to_stop(store) or self._loss():
                 return change
-            if time.monotonic() >= deadline or self._is_hurried():
+            if (time.monotonic() >= deadline and not members.expects_heartbeats) or self._is_hurried():
                 own = f"a process on {socket.gethostname()} failed"
                 asked = ask_to_stop(store, own) if self._remaining_restarts > 0 else own
                 return "" if asked == own else asked

@@ -86,6 +86,7 @@ class Members:
         self._store.set(f"host/{self.number}", socket.gethostname())
         self._store.set(f"beat/{self.number}", "0")
         self._watched: dict[int, tuple[bytes, float]] = {}
+        self._expected: set[int] = set()
         self._read_at = 0.0
         self._has_left = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="accelkit-heartbeat", daemon=True)
@@ -102,6 +103,7 @@ class Members:
         """From now on, watch only the heartbeats of the machines with these numbers. This machine itself is not watched."""
         now = time.monotonic()
         self._watched = {number: (b"", now) for number in numbers if number != self.number}
+        self._expected = set()
         self._read_at = now
 
     def lost(self) -> str:
@@ -116,11 +118,25 @@ class Members:
         silent = []
         for number, beat in self._beats(list(self._watched)).items():
             before, since = self._watched[number]
+            if beat != before:
+                self._expected.discard(number)
             if beat != before or gap > LOST_SECONDS / 2:  # a long gap: this process was stopped, so nothing is known about the others
                 self._watched[number] = beat, now
             elif now - since > LOST_SECONDS:
                 silent.append(number)
         return self._names(silent)
+
+    def expect_heartbeats(self) -> None:
+        """Expect a new heartbeat from every watched machine, as proof that the machine is still running. ``lost`` reads the heartbeats."""
+        for number, beat in self._beats(list(self._watched)).items():
+            before, since = self._watched[number]
+            self._watched[number] = beat, since if beat == before else time.monotonic()
+        self._expected = set(self._watched)
+
+    @property
+    def expects_heartbeats(self) -> bool:
+        """Whether no heartbeat of some watched machine has been read that is newer than the last call of ``expect_heartbeats``."""
+        return bool(self._expected)
 
     def present(self) -> list[str]:
         """Return the names of the machines that are present. Takes a few seconds, and stops this machine's heartbeat.
