@@ -112,7 +112,7 @@ def examine(
     limit = None if mutant.kind == "cluster" or (is_until_killed and mutant.kind != "accelerator") else seconds
     order = Order(mutant.record(record), seconds=limit, accelerators=accelerators_for(mutant.kind))
     killers, num_run = {}, 0
-    for number, group in enumerate(_by_profile(tests, mutant.kind) if is_until_killed else [tests]):
+    for number, group in enumerate(_in_order(tests, mutant) if is_until_killed else [tests]):
         logs = folder / str(number)
         logs.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Runner(order, logs, parallel=parallel, reruns=0).run(group)) as events:
@@ -125,12 +125,22 @@ def examine(
     return Autopsy(mutant, killers, num_run)
 
 
-def _by_profile(tests: Sequence[str], kind: str) -> list[list[str]]:
-    """Group tests by the smallest profile that includes them, the smallest profile first. Empty groups are left out."""
+def _in_order(tests: Sequence[str], mutant: Mutant) -> list[list[str]]:
+    """Group tests by the smallest profile that includes them, the smallest profile first. Empty groups are left out.
+
+    In each group, the tests of the check that the mutant names come first. The other tests are ordered so that every check runs its first
+    test before any check runs its second one.
+    """
     version = installed_version("torch") or ""
-    left, groups = list(tests), []
+    counts: collections.Counter[str] = collections.Counter()
+    places = {}
+    for test in tests:
+        check = _check_of(test)
+        places[test] = (check != f"{mutant.area}/{mutant.check}", counts[check])
+        counts[check] += 1
+    left, groups = sorted(tests, key=places.__getitem__), []
     for profile in checks.PROFILES:
-        held = set(profiles.suite(profile, version, kind).tests)
+        held = set(profiles.suite(profile, version, mutant.kind).tests)
         groups.append([test for test in left if test in held])
         left = [test for test in left if test not in held]
     return [group for group in groups if group]

@@ -52,12 +52,17 @@ class WrapsNegativeIndices(Broken):
 
 
 @mutant("errors", "values that do not fit")
-class AccumulatesWhatDoesNotFit(Broken):
-    """``index_put`` with ``accumulate=True`` accepts a column where it needs a row, and adds the elements of the column."""
+class RepeatsTheLastValue(Broken):
+    """``index_put`` of a vector of values accepts too few values, and repeats the last one."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        is_affected = name in ("index_put", "index_put_", "_index_put_impl_") and args[0].ndim == 1 and args[2].ndim == 2
-        return func(*args[:2], args[2][:, 0], *args[3:], **kwargs) if is_affected else call()
+        if name not in ("index_put", "index_put_", "_index_put_impl_") or args[2].ndim != 1 or args[1][0] is None:
+            return call()
+        import torch
+
+        missing = args[1][0].numel() - args[2].numel()
+        is_affected = missing > 0 and args[2].numel() > 1 and args[1][0].dtype is not torch.bool
+        return func(*args[:2], torch.cat([args[2], args[2][-1:].expand(missing)]), *args[3:], **kwargs) if is_affected else call()
 
 
 @mutant("operators", "many moved elements", check="large_tensors")
