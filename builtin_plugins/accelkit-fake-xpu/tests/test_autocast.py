@@ -28,6 +28,15 @@ def test_cudas_lists_decide_the_dtype(dtype, device):
     assert all(value.device == device for value in (*lower, *full, *widest))
 
 
+def test_the_fast_path_of_a_transformer_converts_its_weights(device):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).eval().to(device)
+    x = torch.randn(2, 3, 8, device=device)
+    with torch.no_grad(), torch.autocast("fake_xpu", torch.bfloat16):
+        for given in (x, x.bfloat16()):
+            torch.testing.assert_close(layer(given).float(), layer.train()(given).float(), atol=0.1, rtol=0.1)
+            layer.eval()
+
+
 def test_gradients_come_back_in_the_parameters_dtype(device):
     layer = torch.nn.Linear(4, 2).to(device)
     with torch.autocast("fake_xpu", torch.float16):

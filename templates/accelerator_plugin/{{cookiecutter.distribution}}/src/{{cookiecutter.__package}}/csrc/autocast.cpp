@@ -23,6 +23,9 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   AT_FORALL_FP32_SET_OPT_DTYPE(FP32_SET_OPT_DTYPE)
   AT_FORALL_PROMOTE(PROMOTE)
   AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
+  // torch's lists lack the fast paths of TransformerEncoderLayer and MultiheadAttention.
+  KERNEL_PRIVATEUSEONE(_transformer_encoder_layer_fwd, lower_precision_fp)
+  KERNEL_PRIVATEUSEONE(_native_multi_head_attention, lower_precision_fp)
   m.impl("binary_cross_entropy", TORCH_FN(binary_cross_entropy_banned));
 }
 
