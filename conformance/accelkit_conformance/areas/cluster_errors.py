@@ -47,8 +47,8 @@ def _check_places(before: Answers, after: Answers, how: str) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def missing_variables_are_named(subject: Subject) -> None:
-    """If one environment variable of a process is missing, each rank and size keeps its value, or reading that rank or size raises an
-    error. In particular, the process does not silently become a job of its own. If a rank, a size or another setting, such as the main
+    """If one environment variable of a process is missing, every rank and every size either keeps its value or raises an error when it is
+    read. In particular, the process is not silently treated as a single-process job. If a rank, a size or another setting, such as the main
     address, can no longer be read, the error says what to do. It also names at least one of the variables of the process, or says that the
     setting is not known before the processes join the process group."""
     for place, environ in _last_processes(subject):

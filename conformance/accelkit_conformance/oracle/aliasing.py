@@ -25,7 +25,7 @@ def check_aliasing(found: Iterable[Any], reference: Iterable[Any], there: Any, h
         here: The arguments of the call on the CPU.
 
     Raises:
-        AssertionError: If a result shares memory where it must not, is a copy instead of a view, or starts at a wrong offset.
+        AssertionError: If a result shares memory where it must not, is a copy instead of a view, or starts at the wrong offset.
     """
     mine, theirs = _addresses(tensors(there)), _addresses(tensors(here))
     for one, other in zip(found, reference, strict=True):

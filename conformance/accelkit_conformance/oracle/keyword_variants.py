@@ -58,9 +58,9 @@ def _in_other_dtypes(number: int, title: str, given: Sequence[torch.Tensor]) -> 
 
 
 def _with_empty_tensors(number: int, title: str, given: Sequence[torch.Tensor]) -> Iterator[_Variant]:
-    """Yield the tensors with one dimension of the first tensor shortened to length 0, and with it the dimensions of the same length at the
-    same place in the other tensors. The places are counted once from the first dimension, and once from the last. Which dimension this is
-    depends on ``number``."""
+    """Yield the tensors with one dimension of the first tensor shortened to length 0. In each other tensor, the dimension with the same
+    index is also shortened to 0 if it has the same length. There are two variants. In the first, the dimension is dimension 0. In the
+    second, it depends on ``number``, and its index counts from the last dimension (-1 is the last)."""
     first = given[0]
     if _UNCHECKED.search(title) or not first.ndim:
         return

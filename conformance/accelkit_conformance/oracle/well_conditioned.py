@@ -52,7 +52,8 @@ def positive_definite(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
 
 @functools.cache
 def half_of_positive_definite(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
-    """Return matrices whose lower triangle is that of ``positive_definite``. The elements above the diagonal are other numbers."""
+    """Return matrices whose lower triangle is that of ``positive_definite``. The elements above the diagonal are unrelated random
+    numbers."""
     return _with_others_above(positive_definite(shape, dtype))
 
 
@@ -60,7 +61,7 @@ def half_of_positive_definite(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
 def half_of_hermitian(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Return matrices whose lower triangle is that of a Hermitian matrix U D U^H with eigenvalues between -1 and 2.
 
-    The elements above the diagonal are other numbers. The condition number of the eigenvalues of a Hermitian matrix is 1.
+    The elements above the diagonal are unrelated random numbers. Each eigenvalue of a Hermitian matrix has condition number 1.
     """
     return _with_others_above(_hermitian(shape, dtype, -1.0))
 
@@ -80,7 +81,7 @@ def lower_triangular(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Return matrices whose lower triangle is D + N, where D increases from 1 to 3/2, and the Frobenius norm of N is 1/4.
 
     The condition number of D + N is at most (3/2 + 1/4) / (1 - 1/4) < 2.4. If D is replaced with ones, it is less than 1.7. The elements
-    above the diagonal are other numbers.
+    above the diagonal are unrelated random numbers.
     """
     below = random_numbers(shape, dtype, 1).tril(-1)
     norm = torch.linalg.matrix_norm(below, keepdim=True)

@@ -46,7 +46,7 @@ def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
 
 
 def _why_cluster(name: str | None, is_json: bool) -> None:
-    """Print the cluster environment that would be used, the other candidates, and the settings of the chosen one.
+    """Print the cluster environment that would be used, the other candidates, and the settings of the environment that would be used.
 
     Exits with status 2 if a setting cannot be read, because a program that reads this setting would fail.
     """

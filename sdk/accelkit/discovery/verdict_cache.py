@@ -6,12 +6,12 @@ Trials: In a trial, a child process loads the plugin and computes with it. A thi
 without another trial. The verdict on a built-in plugin is valid for an hour. ``accelkit list`` shows the cached verdicts on all plugins. If
 a built-in plugin has no valid verdict, ``accelkit list`` probes the plugin and caches the result as its verdict. Such a verdict never takes
 the place of a trial. The selection of an accelerator uses the cached verdict on a built-in accelerator only if ``known_devices.py`` lists
-the accelerator's device. All other built-in accelerators are only probed, in the current process.
+the accelerator's device. All other built-in accelerators are probed in the current process instead, without a trial.
 
 Probes: When ``auto`` or an alias (``gpu``, ``tpu``) probes third-party plugins, the results are cached separately. Only ``auto`` and the
-aliases use these results. A result says whether the device is present. The result for a simulated device does not expire. The result for
-any other device is valid for ten minutes, and only while ``machine_state`` does not change. While a result is valid, no child process is
-started to probe the plugin. The result ``broken`` is not taken from the cache.
+aliases use these results. A result is ``usable``, ``absent`` (the device is not present) or ``broken``. The result for a simulated device
+does not expire. The result for any other device is valid for ten minutes, and only while ``machine_state`` does not change. While a result
+is valid, no child process is started to probe the plugin. The result ``broken`` is not taken from the cache.
 
 A cache that cannot be read or written, or that another user could have written, is ignored.
 """

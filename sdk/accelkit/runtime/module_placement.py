@@ -47,7 +47,7 @@ class ParameterMoves:
         self._now[before] = self._now[after] = TensorWeakRef(after)
 
     def current(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return the replacement of ``parameter``, or ``parameter`` itself if it is in a prepared module and was not replaced.
+        """Return the replacement for ``parameter``, or ``parameter`` itself if it is in a prepared module and was not replaced.
 
         Return None if ``parameter`` was never in a prepared module, or if its replacement no longer exists.
         """

@@ -459,8 +459,8 @@ class Runtime:
     def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:
         """Return a context manager for one micro-batch.
 
-        Prepared optimizers and schedulers take a step only at every ``gradient_accumulation_steps``-th micro-batch, and at the last batch
-        of a prepared loader. At the other micro-batches, the gradients of ``models`` are not reduced over processes, which saves time.
+        Prepared optimizers and schedulers take a step only on every ``gradient_accumulation_steps``-th micro-batch, and on the last batch
+        of a prepared loader. On the other micro-batches, the gradients of ``models`` are not reduced across processes, which saves time.
 
         Args:
             models: The prepared models whose gradients are computed inside the context.

@@ -75,7 +75,7 @@ class AcceleratorHooks:
 
 
 class PrecisionHooks:
-    """The hook that creates the precision, which determines the dtypes of storage and computation."""
+    """The hook that creates the ``Precision`` object, which determines the dtypes of storage and computation."""
 
     @hookspec(firstresult=True)
     def make_precision(self, name: str, accelerator: Accelerator, device: torch.device) -> Precision | None:
