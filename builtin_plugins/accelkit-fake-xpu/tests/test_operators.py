@@ -32,6 +32,16 @@ def test_convolutions(transposed, groups, dimensions, has_bias, device):
     torch.testing.assert_close(ours, cpu)
 
 
+def test_views_of_normal_tensors_in_inference_mode(device):
+    x = torch.arange(80.0, device=device).view(2, 5, 8)
+    z = torch.view_as_complex(torch.ones(3, 2, device=device))
+    with torch.inference_mode():
+        assert (x.transpose(0, 1) @ torch.ones(8, 3, device=device)).shape == (5, 2, 3)
+        assert not torch.view_as_real(z).is_inference()
+        assert not x.transpose(0, 1).unfold(0, 3, 1).is_inference()
+        assert not torch.view_as_complex(x[..., :2]).is_inference()
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_attention(is_causal, device):
     cpu, ours = both(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=is_causal), device, *[(2, 3, 8, 4)] * 3)

@@ -256,9 +256,10 @@ def _autocast_modules() -> Iterator[Case]:
 def autocast_modules(subject: Subject, dtype: str, name: str) -> None:
     """Under autocast, convolutions, recurrent modules, recurrent cells, attention, Transformer layers and normalizations with float32
     parameters give outputs and gradients that are close to those of the CPU in float32. In bfloat16, the norm of the error is at most 10 %
-    of the norm of the tensor plus 1 % of the largest norm of an output or a gradient. In float16, it is at most a fifth of this. Recurrent
-    modules and cells get inputs both in float32 and in the dtype of autocast, with and without float32 states. The modules are in training
-    mode and in evaluation mode. In evaluation mode, they are also called under ``inference_mode``.
+    of the norm of the tensor plus 1 % of the largest norm of an output or a gradient. In float16, it is at most a fifth of this. Attention,
+    Transformer layers, recurrent modules and recurrent cells get inputs both in float32 and in the dtype of autocast, the last two with and
+    without float32 states. The modules are in training mode and in evaluation mode. In evaluation mode, they are also called under
+    ``inference_mode``.
     """
     from accelkit_conformance.oracle.autocast_modules import check_modules
 

@@ -246,3 +246,16 @@ class ForgetsTheBase(Broken):
         if base is not None and base.ndim > args[0].ndim:
             return func(args[0].as_strided(args[0].shape, args[0].stride(), 0), *args[1:], **kwargs)
         return call()
+
+
+@mutant("layout", "views in inference mode", check="noncontiguous_inputs")
+class RefusesOlderViews(Broken):
+    """``reshape`` raises an error under ``inference_mode`` if its argument is not contiguous and not an inference tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        is_old = name == "reshape" and not args[0].is_inference()
+        if is_old and torch.is_inference_mode_enabled() and not args[0].is_contiguous():
+            raise RuntimeError("Cannot set version_counter for inference tensor")
+        return call()

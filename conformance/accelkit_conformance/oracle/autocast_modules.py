@@ -21,7 +21,7 @@ NAMES = (
     "RNN", "GRU", "LSTM", "cells", "attention", "transformers", "normalisations",
 )  # fmt: skip
 """The kinds of modules, by their names in ``EXAMPLES``."""
-_MIXED = ("RNN", "GRU", "LSTM", "cells")
+_MIXED = ("RNN", "GRU", "LSTM", "cells", "attention", "transformers")
 _LARGEST_ERRORS = {torch.bfloat16: 0.1, torch.float16: 0.02}
 
 

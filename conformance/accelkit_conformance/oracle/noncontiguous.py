@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,9 @@ _IN_OTHER_DTYPES = ("strided", "others narrowed")
 def check_noncontiguous(subject: Subject, name: str) -> None:
     """Compare the results of an operator for inputs in several memory layouts with the results on the CPU.
 
-    In float32, up to four samples are used, the first one in more layouts than the others. In other dtypes, one sample is used, unless the
-    results are wrong for contiguous inputs too. Differences are recorded in the subject.
+    In float32, up to four samples are used, the first one in more layouts than the others. Transposed inputs are also used under
+    ``inference_mode``. In other dtypes, one sample is used, unless the results are wrong for contiguous inputs too. Differences are
+    recorded in the subject.
     """
     op = opdb.operators()[name]
     for dtype in ("float32", *_OTHER_DTYPES):
@@ -44,6 +46,15 @@ def check_noncontiguous(subject: Subject, name: str) -> None:
                 changed = tree_map(lambda one, arranged=arranged: next(arranged) if any(one is it for it in movable) else one, given)  # noqa: B023
                 with subject.sample(f"{layout} {describe_sample(changed)}", facts_of(changed, dtype)):
                     compare_forward(subject, op, changed, is_variant=True, inputs_stay=True)
+                if dtype == "float32" and layout == "transposed":
+                    with subject.sample(f"{layout} {describe_sample(changed)} in inference_mode", facts_of(changed, dtype)):
+                        compare_forward(subject, op, changed, functools.partial(_in_inference_mode, op))
+
+
+def _in_inference_mode(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the operator under ``inference_mode``, with tensors that were made outside of it."""
+    with torch.inference_mode():
+        return op(*args, **kwargs)
 
 
 def _is_right(subject: Subject, op: Any, given: Any) -> bool:

@@ -31,16 +31,15 @@ if TYPE_CHECKING:
 _HOST_ARGUMENTS = ("tensor_split",)
 
 
-def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
+def place(op: Any, given: Any, device: torch.device) -> Any:
     """Return the sample ``given``, which is ``(input, args, kwargs)``, with its tensors copied to the device.
 
     If the sample contains neither a tensor nor an argument ``device``, ``device`` is added to its keyword arguments, unless the operator is
-    in ``opdb.NO_TENSORS``. If the operator is in ``_HOST_ARGUMENTS``, only the input is copied. For a variant of such an operator
-    (``is_plain=False``), all tensors are copied.
+    in ``opdb.NO_TENSORS``. If the operator is in ``_HOST_ARGUMENTS``, only the input is copied.
     """
     if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
         return given[0], given[1], {**given[2], "device": device}
-    if is_plain and op.name in _HOST_ARGUMENTS:
+    if op.name in _HOST_ARGUMENTS:
         return to_device(given[0], device), given[1], given[2]
     return to_device(given, device)
 
@@ -83,7 +82,7 @@ def compare_forward(
         if not is_variant and variant is None:
             raise
         return
-    there = place(op, given, subject.device, is_plain=variant is None)
+    there = place(op, given, subject.device)
     leave_nan(subject, subject.device, reference)
     with may_be_missing(op, given):
         found = flat((variant or op)(there[0], *there[1], **there[2]))

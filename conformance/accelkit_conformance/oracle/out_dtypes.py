@@ -98,7 +98,7 @@ def check_out_dtypes(subject: Subject, name: str, dtype: str) -> None:
             if subject.lacks(out):
                 continue
             with subject.sample(f"{describe_sample(given)}, out= of {out}", {**facts_of(given, dtype), "out": out}):
-                there = place(op, given, subject.device, is_plain=False)
+                there = place(op, given, subject.device)
                 with may_be_missing(op, given):
                     found = _call(op, there, results, out)
                 for mine, theirs, own, true in zip(found, reference, flat(results), truth, strict=True):
