@@ -404,6 +404,19 @@ def neutral_elements(subject: Subject, name: str) -> None:
     check_neutral_elements(subject, name)
 
 
+@check("full", requires=["dtype.float32"], over=names_of("accumulating_dtypes", "CALLS"))
+def accumulating_dtypes(subject: Subject, name: str) -> None:
+    """Reductions, scans, softmax functions and norms with ``dtype=`` give the same results as on the CPU, and have the same dtype. The
+    input is float16, bfloat16, float32, int8, int32, bool or complex64, and ``dtype=`` is one of two to five other dtypes. Many sums,
+    products and squares exceed the range of the input's dtype, but not that of the other dtype, so that the device must convert the
+    elements before it adds or multiplies them. The calls are made along the first and the last dimension of a matrix, some with
+    ``keepdim=True``, and, if the function has such a form, over the whole matrix. Calls that the CPU rejects, and dtypes that the device
+    lacks, are left out."""
+    from accelkit_conformance.oracle.accumulating_dtypes import check_accumulating_dtypes
+
+    check_accumulating_dtypes(subject, name)
+
+
 @check("full", requires=["dtype.complex64"], over=names_of("complex_magnitudes", "FUNCTIONS"))
 def complex_magnitudes(subject: Subject, name: str) -> None:
     """For complex64 numbers, a function gives the same results as in complex128 on the CPU, up to a relative error of 1e-5. The numbers are

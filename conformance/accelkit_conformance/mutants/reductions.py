@@ -84,3 +84,24 @@ class InvertsTheFirst100000Rows(Broken):
         if name == "unique_dim":
             result[1][100_000:].zero_()
         return result
+
+
+@mutant("arguments", "accumulating dtypes")
+class ConvertsProducts(Broken):
+    """``prod`` with ``dtype=`` multiplies the elements in their own dtype, and converts the result."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if not name.startswith("prod") or not kwargs.get("dtype") or not args[0].is_floating_point():
+            return call()
+        return func(*args, **{**kwargs, "dtype": args[0].dtype}).to(kwargs["dtype"])
+
+
+@mutant("arguments", "accumulating dtypes")
+class ConvertsSumsOfFractions(Broken):
+    """``sum`` of floating-point numbers with ``dtype=torch.int64`` adds the fractions, and truncates the sum instead of its terms."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        is_hit = name.startswith("sum") and kwargs.get("dtype") is torch.int64 and args[0].is_floating_point()
+        return func(*args, **{**kwargs, "dtype": torch.float32}).to(torch.int64) if is_hit else call()
