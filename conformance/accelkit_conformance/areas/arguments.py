@@ -397,8 +397,9 @@ def neutral_elements(subject: Subject, name: str) -> None:
     are negative, all are positive, all are the lowest or the highest number of the dtype (infinity in a floating-point dtype), or all are
     NaN. In bool, the rows contain only False or only True. The calls are made along the last and the first dimension of a matrix and, if
     the operator has such a form, over a whole tensor. Such operators are also called with 300,007 elements. Every declared real dtype for
-    which the CPU implements the call is tested. Indices may refer to any of several equal elements. The calls ``prod``,
-    ``scatter_reduce.prod`` and ``mode`` get the signs of the elements instead of the elements."""
+    which the CPU implements the call is tested. Indices may refer to any of several equal elements. The calls ``prod``, ``sum``,
+    ``nansum``, ``mean``, ``nanmean``, ``norm``, ``scatter_reduce.prod`` and ``mode`` get the signs of the elements instead of the elements,
+    and ``std`` gets the elements divided by 1,000, or 0 instead of infinities and NaN."""
     from accelkit_conformance.oracle.neutral_elements import check_neutral_elements
 
     check_neutral_elements(subject, name)

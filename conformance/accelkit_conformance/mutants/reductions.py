@@ -105,3 +105,12 @@ class ConvertsSumsOfFractions(Broken):
 
         is_hit = name.startswith("sum") and kwargs.get("dtype") is torch.int64 and args[0].is_floating_point()
         return func(*args, **{**kwargs, "dtype": torch.float32}).to(torch.int64) if is_hit else call()
+
+
+@mutant("arguments", "reductions in several blocks")
+class KeepsTwoBlocks(Broken):
+    """``nansum``, ``std`` and norms over more than 2**18 elements leave out all elements after the first 2**18."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        is_hit = name in ("nansum", "std.correction", "linalg_vector_norm") and args[0].dim() == 1 and args[0].numel() > 1 << 18
+        return func(args[0][: 1 << 18], *args[1:], **kwargs) if is_hit else call()
