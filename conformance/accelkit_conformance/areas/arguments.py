@@ -381,8 +381,8 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
     """A call gives the same results as on the CPU even if it has many items to process. Some calls take or return 150 or 300 tensors.
-    Others take 65,543 matrices, vectors or batches, 70,003 indices with only 11 different values, 131,086 rows of integers, or 1,048,588
-    integers with only two different values. A case named ``backward_of_...`` compares the gradient of the weights. Foreach operators,
+    Others take 65,543 matrices, vectors or batches, 70,003 indices with only 11 different values, 70,003 boundaries, 131,086 rows of integers,
+    1,001 quantiles, 1,000 sections, or 1,048,588 integers with only two different values. A case named ``backward_of_...`` compares the gradient of the weights. Foreach operators,
     ``clip_grad_norm_`` and ``clip_grad_value_`` also get 361 tensors of 0 to 300,000 elements, half of them empty. The foreach operators
     are also called with 1,000 empty tensors and one with three elements. Attention gets 65,544 heads in float16, and 65,543 keys in
     bfloat16. In the call with many keys, its gradients are compared as well."""

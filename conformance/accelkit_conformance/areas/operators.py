@@ -326,8 +326,9 @@ def _near_limits() -> Iterator[Case]:
 @check("full", requires=["dtype.{1}"], over=_near_limits)
 def near_limits(subject: Subject, name: str, dtype: str) -> None:
     """Functions that change abruptly at certain numbers give the same results as on the CPU for these numbers and for the closest numbers
-    on both sides. Examples are comparisons, ``clamp``, ``hardtanh``, ``floor``, ``histogram`` and ``searchsorted``. The numbers next to
-    zero are the smallest normal ones. For ``asin`` and other functions with a limited domain, only the places of NaN are compared.
+    on both sides. Examples are comparisons, ``clamp``, ``hardtanh``, ``floor``, ``searchsorted`` and, with 2 to 8,192 bins,
+    ``histogram``. The numbers next to zero are the smallest normal ones. For ``asin`` and other functions with a limited domain, only the
+    places of NaN are compared.
 
     Results that are exact by definition must be equal to those on the CPU. They are the results of ``maximum``, ``sort``, ``clamp``,
     ``relu``, ``hardshrink``, ``threshold``, ``sign``, ``floor``, ``where``, ``nextafter``, ``frexp``, ``neg``, ``copysign``, similar

@@ -185,3 +185,11 @@ class ClearsTwoWords(Broken):
         if name == "zero_" and not args[0].ndim and args[0].element_size() == 4 and args[0].untyped_storage().nbytes() > 8:
             args[0].as_strided((2,), (1,)).zero_()
         return call()
+
+
+@mutant("layout", "0-d tensors on the CPU")
+class SwapsHostScalars(Broken):
+    """``remainder`` and ``fmod`` take a tensor on the CPU as the divisor, even if it is the first operand."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(args[1], args[0]) if name in ("remainder.Tensor", "fmod.Tensor") and args[0].device.type == "cpu" else call()
