@@ -378,6 +378,20 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
     check_rounded_conversions(subject, source, target)
 
 
+_FLOAT8 = [f"{dtype},{other}" for dtype in ("float8_e4m3fn", "float8_e5m2") for other in ("float32", "bfloat16", "float16")]
+
+
+@check("full", requires=["dtype.{1}"], over=_FLOAT8)
+def float8_conversions(subject: Subject, dtype: str, other: str) -> None:
+    """Conversions from and to float8 give exactly the same numbers as on the CPU, with the same signs of zeros. All numbers of the float8
+    dtype are converted to the other dtype and back. Three numbers between each two neighbouring ones are rounded to float8. Finite
+    numbers beyond the largest number of the float8 dtype, and numbers that are subnormal in the other dtype, are left out. If the device raises an error, the conversion is ``unsupported``.
+    """
+    from accelkit_conformance.oracle.rounded_conversions import check_float8_conversions
+
+    check_float8_conversions(subject, dtype, other)
+
+
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
     """A call gives the same results as on the CPU even if it has many items to process. Some calls take or return 150 or 300 tensors.
@@ -421,7 +435,8 @@ def accumulating_dtypes(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.complex64"], over=names_of("complex_magnitudes", "FUNCTIONS"))
 def complex_magnitudes(subject: Subject, name: str) -> None:
     """For complex64 numbers, a function gives the same results as in complex128 on the CPU, up to a relative error of 1e-5. The numbers are
-    0 and numbers of magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. For complex128 numbers of
+    0 and numbers of magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. Numbers on the branch cuts of inverse functions are left out. ``logcumsumexp``
+    gets numbers with real parts up to 1,000 and imaginary parts up to 10,000, and only the real parts of its results are compared. For complex128 numbers of
     magnitudes from 1e-290 to 1e290, the relative error is at most 1e-12. Results other than 0 whose absolute values are outside the dtype's
     range of normal numbers, or within a factor of 4 of its limits, are not compared. If the result is 0, the absolute error must be within
     the same limit.
