@@ -199,10 +199,10 @@ def _transforms() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}"], over=_transforms)
 def fft_lengths(subject: Subject, name: str, dtype: str) -> None:
-    """A Fourier transform gives the same results as on the CPU for the lengths 1 to 33 and for 21 lengths up to 65,537, many of which are
+    """A Fourier transform gives the same results as on the CPU for the lengths 1 to 33 and for 22 lengths up to 65,537, many of which are
     powers of two or prime numbers. The lengths ascend; those above 33 are then tested again in descending order. Three rows and three
     columns are transformed, or one row if the length is above 5,000. For the lengths above 33, a column of a third of the length is also
-    padded with zeros and transformed. Transforms of several dimensions are tested with five shapes of two to four dimensions, and on some
+    padded with zeros and transformed, twice in succession if the length is above 5,000. Transforms of several dimensions are tested with five shapes of two to four dimensions, and on some
     dimensions of three other shapes. The inputs are random. Inverses of real transforms ignore the imaginary parts of coefficients that
     must be real.
     """

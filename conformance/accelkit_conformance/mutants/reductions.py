@@ -44,6 +44,17 @@ class SortsTheFirstColumns(Broken):
         return result
 
 
+@mutant("operators", "blocks of repeated tensors", check="large_tensors")
+class RepeatsWholeBlocks(Broken):
+    """``repeat`` of a 4-D tensor of two-byte elements writes zeros at the end of each row whose length is not a multiple of 32."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "repeat" and result.dim() == 4 and result.element_size() == 2 and result.shape[-1] > 32:
+            result[..., result.shape[-1] // 32 * 32 :].zero_()
+        return result
+
+
 @mutant("operators", "counters", check="large_tensors")
 class CountsInFloat32(Broken):
     """``bincount`` counts up to 2**24 only."""
