@@ -202,9 +202,9 @@ def fft_lengths(subject: Subject, name: str, dtype: str) -> None:
     """A Fourier transform gives the same results as on the CPU for the lengths 1 to 33 and for 22 lengths up to 65,537, many of which are
     powers of two or prime numbers. The lengths ascend; those above 33 are then tested again in descending order. Three rows and three
     columns are transformed, or one row if the length is above 5,000. For the lengths above 33, a column of a third of the length is also
-    padded with zeros and transformed, twice in succession if the length is above 5,000. Transforms of several dimensions are tested with five shapes of two to four dimensions, and on some
-    dimensions of three other shapes. The inputs are random. Inverses of real transforms ignore the imaginary parts of coefficients that
-    must be real.
+    padded with zeros and transformed, twice in succession if the length is above 5,000. Transforms of several dimensions are tested with
+    five shapes of two to four dimensions, and on some dimensions of three other shapes. The inputs are random. Inverses of real transforms
+    ignore the imaginary parts of coefficients that must be real.
     """
     from accelkit_conformance.oracle.fft_lengths import check_lengths
 
@@ -384,8 +384,9 @@ _FLOAT8 = [f"{dtype},{other}" for dtype in ("float8_e4m3fn", "float8_e5m2") for 
 @check("full", requires=["dtype.{1}"], over=_FLOAT8)
 def float8_conversions(subject: Subject, dtype: str, other: str) -> None:
     """Conversions from and to float8 give exactly the same numbers as on the CPU, with the same signs of zeros. All numbers of the float8
-    dtype are converted to the other dtype and back. Three numbers between each two neighbouring ones are rounded to float8. Finite
-    numbers beyond the largest number of the float8 dtype, and numbers that are subnormal in the other dtype, are left out. If the device raises an error, the conversion is ``unsupported``.
+    dtype are converted to the other dtype and back. Three numbers between each two neighbouring ones are rounded to float8. Finite numbers
+    beyond the largest number of the float8 dtype, and numbers that are subnormal in the other dtype, are left out. If the device raises an
+    error, the conversion is ``unsupported``.
     """
     from accelkit_conformance.oracle.rounded_conversions import check_float8_conversions
 
@@ -395,11 +396,11 @@ def float8_conversions(subject: Subject, dtype: str, other: str) -> None:
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
     """A call gives the same results as on the CPU even if it has many items to process. Some calls take or return 150 or 300 tensors.
-    Others take 65,543 matrices, vectors or batches, 70,003 indices with only 11 different values, 70,003 boundaries, 131,086 rows of integers,
-    1,001 quantiles, 1,000 sections, or 1,048,588 integers with only two different values. A case named ``backward_of_...`` compares the gradient of the weights. Foreach operators,
-    ``clip_grad_norm_`` and ``clip_grad_value_`` also get 361 tensors of 0 to 300,000 elements, half of them empty. The foreach operators
-    are also called with 1,000 empty tensors and one with three elements. Attention gets 65,544 heads in float16, and 65,543 keys in
-    bfloat16. In the call with many keys, its gradients are compared as well."""
+    Others take 65,543 matrices, vectors or batches, 70,003 indices with only 11 different values, 70,003 boundaries, 131,086 rows of
+    integers, 1,001 quantiles, 1,000 sections, or 1,048,588 integers with only two different values. A case named ``backward_of_...``
+    compares the gradient of the weights. Foreach operators, ``clip_grad_norm_`` and ``clip_grad_value_`` also get 361 tensors of 0 to
+    300,000 elements, half of them empty. The foreach operators are also called with 1,000 empty tensors and one with three elements.
+    Attention gets 65,544 heads in float16, and 65,543 keys in bfloat16. In the call with many keys, its gradients are compared as well."""
     from accelkit_conformance.oracle.many_items import check_many_items
 
     check_many_items(subject, name)
@@ -435,11 +436,11 @@ def accumulating_dtypes(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.complex64"], over=names_of("complex_magnitudes", "FUNCTIONS"))
 def complex_magnitudes(subject: Subject, name: str) -> None:
     """For complex64 numbers, a function gives the same results as in complex128 on the CPU, up to a relative error of 1e-5. The numbers are
-    0 and numbers of magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. Numbers on the branch cuts of inverse functions are left out. ``logcumsumexp``
-    gets numbers with real parts up to 1,000 and imaginary parts up to 10,000, and only the real parts of its results are compared. For complex128 numbers of
-    magnitudes from 1e-290 to 1e290, the relative error is at most 1e-12. Results other than 0 whose absolute values are outside the dtype's
-    range of normal numbers, or within a factor of 4 of its limits, are not compared. If the result is 0, the absolute error must be within
-    the same limit.
+    0 and numbers of magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. Numbers on the branch cuts of
+    inverse functions are left out, and so are imaginary numbers for ``tanh``. ``logcumsumexp`` gets numbers with real parts up to 1,000 and
+    imaginary parts up to 10,000, and only the real parts of its results are compared. For complex128 numbers of magnitudes from 1e-290 to
+    1e290, the relative error is at most 1e-12. Results other than 0 whose absolute values are outside the dtype's range of normal numbers,
+    or within a factor of 4 of its limits, are not compared. If the result is 0, the absolute error must be within the same limit.
     """
     from accelkit_conformance.oracle.complex_magnitudes import check_magnitudes
 

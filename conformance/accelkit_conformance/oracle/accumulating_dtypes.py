@@ -48,8 +48,8 @@ _OF_MATRICES: Mapping[str, Callable[..., torch.Tensor]] = {
     "norm_of_two_dimensions": lambda x, dtype, *_: torch.norm(x, 2, [0, 1], dtype=dtype),
 }
 CALLS = {**_WITHOUT_DIMENSION, **_ALONG_A_DIMENSION, **_OF_MATRICES}
-"""Calls by name. Each takes a tensor and the dtype, and those of ``_WITHOUT_DIMENSION`` and ``_ALONG_A_DIMENSION`` also take a dimension and
-``keepdim``. The former can be called without them."""
+"""Calls by name. Each takes a tensor and a dtype. Those of ``_WITHOUT_DIMENSION`` and ``_ALONG_A_DIMENSION`` also take a dimension and
+``keepdim``. Those of ``_WITHOUT_DIMENSION`` can be called without a dimension."""
 
 
 def _dimensions(name: str) -> Iterator[tuple[Any, ...]]:

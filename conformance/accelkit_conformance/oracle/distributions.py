@@ -178,7 +178,7 @@ _IN_RANGE: dict[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
 }
 """Samplers of integers, by name. Each takes a tensor, the first integer, and the integer after the last."""
 _SMALL_RANGES = ((-1, 10), (-100, -7), (-5, 0), (-128, 127))
-_FAR_RANGES = {dtype: ((-(2**40), -(2**40) + 8), (2**40, 2**40 + 8)) for dtype in ("float64", "int64")}
+_FAR_RANGES = dict.fromkeys(("float64", "int64"), ((-(2**40), -(2**40) + 8), (2**40, 2**40 + 8)))
 """Ranges of integers: the first integer, and the integer after the last. Each dtype can represent every integer of the small ranges, except
 for uint8 and bool. The far ranges are beyond those of other dtypes."""
 _LARGEST = {
@@ -192,7 +192,8 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
     """Check the means of numbers that samplers draw in a dtype, and the range and the mean of ``random_`` without arguments.
 
     A failure is recorded in the subject if a tensor is not on the device or has the wrong dtype, if a number is not finite, or if a mean is
-    wrong. The same applies if ``random_`` draws a number outside its range, or no number in the top 2 % of its range. For complex dtypes,
+    wrong. The same applies if ``random_`` draws a number outside its range, or no number in the top 2 % of its range, or if ``random_`` or
+    ``randint`` does not draw every integer of ``_SMALL_RANGES``. For complex dtypes,
     see :func:`_check_complex_samplers`.
     """
     if dtype.startswith("complex"):
@@ -218,10 +219,10 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
         assert largest * 0.98 <= float(values.max()) <= largest, f"the largest of {_NUM_DRAWS} numbers of random_() is {values.max():.0f}"
         check_mean("random_()", values, largest / 2, largest * (largest + 2) / 12)
     for low, high in (*_SMALL_RANGES, *_FAR_RANGES.get(dtype, ())) if dtype not in ("uint8", "bool") else ():
-        for name, draw in _IN_RANGE.items():
+        for name, draw_in_range in _IN_RANGE.items():
             with subject.sample(f"{name} of {dtype} from {low} to {high}", {"name": name, "dtype": dtype}):
                 zeros = torch.zeros(_NUM_DRAWS, dtype=getattr(torch, dtype), device=subject.device)
-                _check_range(f"{name} from {low} to {high}", draw(zeros, low, high), low, high)
+                _check_range(f"{name} from {low} to {high}", draw_in_range(zeros, low, high), low, high)
 
 
 def _check_range(name: str, drawn: torch.Tensor, low: int, high: int) -> None:
