@@ -5,7 +5,7 @@ the tensors. A device that reuses a value from an earlier call fails these check
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from accelkit_conformance.areas.operators import forward_overloads, names_of
@@ -13,6 +13,11 @@ from accelkit_conformance.checks import Case, check
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
+
+
+def _combined(module: str, table: str, *dtypes: str) -> Callable[[], Iterator[Case]]:
+    """Return a function that yields a case for each entry of a table in ``oracle/<module>.py``, combined with each dtype."""
+    return lambda: ((profile, (*names, dtype)) for profile, names in names_of(module, table)() for dtype in dtypes)
 
 
 def _recorded() -> Iterator[Case]:
@@ -99,14 +104,7 @@ def keyword_gradients(subject: Subject, name: str) -> None:
     check_keyword_gradients(subject, name)
 
 
-_ATTENTION = [
-    f"{size},{dtype}"
-    for size in ("prefill", "decoding", "cross", "long", "one", "queries", "keys")
-    for dtype in ("float32", "bfloat16", "float16")
-]
-
-
-@check("full", requires=["dtype.{1}", "dtype.bool"], over=_ATTENTION)
+@check("full", requires=["dtype.{1}", "dtype.bool"], over=_combined("attention_cases", "SIZES", "float32", "bfloat16", "float16"))
 def attention(subject: Subject, size: str, dtype: str) -> None:
     """``scaled_dot_product_attention`` gives the same result as on the CPU for the head dimensions 64 and 80 and for up to 4,099 queries or
     keys. Queries, keys and values are contiguous, permuted, or slices of larger tensors. Some calls are causal. Some have a ``scale``. In
@@ -191,13 +189,7 @@ def special_matrices(subject: Subject, name: str) -> None:
     check_special_matrices(subject, name)
 
 
-def _transforms() -> Iterator[Case]:
-    from accelkit_conformance.oracle.fft_lengths import FUNCTIONS
-
-    yield from (("full", (name, dtype)) for name in FUNCTIONS for dtype in ("float32", "float64"))
-
-
-@check("full", requires=["dtype.{1}"], over=_transforms)
+@check("full", requires=["dtype.{1}"], over=_combined("fft_lengths", "FUNCTIONS", "float32", "float64"))
 def fft_lengths(subject: Subject, name: str, dtype: str) -> None:
     """A Fourier transform gives the same results as on the CPU for the lengths 1 to 33 and for 22 lengths up to 65,537, many of which are
     powers of two or prime numbers. The lengths ascend; those above 33 are then tested again in descending order. Three rows and three
@@ -221,14 +213,10 @@ def half_subnormals(subject: Subject, name: str) -> None:
     check_half_subnormals(subject, name)
 
 
-def _indices() -> Iterator[Case]:
-    from accelkit_conformance.oracle.index_expressions import INDICES
-
-    for dtype in ("float32", "int64", "bool", "bfloat16"):
-        yield from (("full", (name, dtype)) for name in INDICES)
+_INDICES = _combined("index_expressions", "INDICES", "float32", "int64", "bool", "bfloat16")
 
 
-@check("full", requires=["dtype.{1}", "dtype.int64", "dtype.int32", "dtype.bool"], over=_indices)
+@check("full", requires=["dtype.{1}", "dtype.int64", "dtype.int32", "dtype.bool"], over=_INDICES)
 def index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """``x[index]`` and ``x[index] = value`` give the same results as on the CPU. The index is an integer, a bool, a slice, a list, a tensor
     of integers, a mask, ``None``, an ellipsis or a combination of these. The value is a number, a 0-d tensor, a row, or a tensor with the
@@ -378,10 +366,7 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
     check_rounded_conversions(subject, source, target)
 
 
-_FLOAT8 = [f"{dtype},{other}" for dtype in ("float8_e4m3fn", "float8_e5m2") for other in ("float32", "bfloat16", "float16")]
-
-
-@check("full", requires=["dtype.{1}"], over=_FLOAT8)
+@check("full", requires=["dtype.{1}"], over=_combined("rounded_conversions", "FLOAT8", "float32", "bfloat16", "float16"))
 def float8_conversions(subject: Subject, dtype: str, other: str) -> None:
     """Conversions from and to float8 give exactly the same numbers as on the CPU, with the same signs of zeros. All numbers of the float8
     dtype are converted to the other dtype and back. Three numbers between each two neighbouring ones are rounded to float8. Finite numbers

@@ -23,6 +23,9 @@ _WAYS: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
     "cat": lambda x, dtype: torch.cat([x, x[:1]]).to(dtype),
 }
 
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+"""The names of the float8 dtypes."""
+
 
 def check_rounded_conversions(subject: Subject, source: str, target: str) -> None:
     """Convert numbers to another dtype on the device in several ways, and compare each result with the CPU's.
