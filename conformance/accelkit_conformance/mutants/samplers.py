@@ -208,7 +208,7 @@ class DrawsNoNegativeFloats(Broken):
         return result.masked_fill_(result == -1, 2.0**32) if is_hit else result
 
 
-@mutant("distributions", "dtypes of samplers")
+@mutant("distributions", "parameters of samplers")
 class DrawsPositiveLogarithms(Broken):
     """``log_normal_`` uses the absolute value of the mean."""
 
