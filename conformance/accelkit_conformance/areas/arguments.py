@@ -5,7 +5,7 @@ the tensors. A device that reuses a value from an earlier call fails these check
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from accelkit_conformance.areas.operators import forward_overloads, names_of
@@ -13,6 +13,11 @@ from accelkit_conformance.checks import Case, check
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
+
+
+def _combined(module: str, table: str, *dtypes: str) -> Callable[[], Iterator[Case]]:
+    """Return a function that yields a case for each entry of a table in ``oracle/<module>.py``, combined with each dtype."""
+    return lambda: ((profile, (*names, dtype)) for profile, names in names_of(module, table)() for dtype in dtypes)
 
 
 def _recorded() -> Iterator[Case]:
@@ -99,14 +104,7 @@ def keyword_gradients(subject: Subject, name: str) -> None:
     check_keyword_gradients(subject, name)
 
 
-_ATTENTION = [
-    f"{size},{dtype}"
-    for size in ("prefill", "decoding", "cross", "long", "one", "queries", "keys")
-    for dtype in ("float32", "bfloat16", "float16")
-]
-
-
-@check("full", requires=["dtype.{1}", "dtype.bool"], over=_ATTENTION)
+@check("full", requires=["dtype.{1}", "dtype.bool"], over=_combined("attention_cases", "SIZES", "float32", "bfloat16", "float16"))
 def attention(subject: Subject, size: str, dtype: str) -> None:
     """``scaled_dot_product_attention`` gives the same result as on the CPU for the head dimensions 64 and 80 and for up to 4,099 queries or
     keys. Queries, keys and values are contiguous, permuted, or slices of larger tensors. Some calls are causal. Some have a ``scale``. In
@@ -191,20 +189,14 @@ def special_matrices(subject: Subject, name: str) -> None:
     check_special_matrices(subject, name)
 
 
-def _transforms() -> Iterator[Case]:
-    from accelkit_conformance.oracle.fft_lengths import FUNCTIONS
-
-    yield from (("full", (name, dtype)) for name in FUNCTIONS for dtype in ("float32", "float64"))
-
-
-@check("full", requires=["dtype.{1}"], over=_transforms)
+@check("full", requires=["dtype.{1}"], over=_combined("fft_lengths", "FUNCTIONS", "float32", "float64"))
 def fft_lengths(subject: Subject, name: str, dtype: str) -> None:
-    """A Fourier transform gives the same results as on the CPU for the lengths 1 to 33 and for 21 lengths up to 65,537, many of which are
+    """A Fourier transform gives the same results as on the CPU for the lengths 1 to 33 and for 22 lengths up to 65,537, many of which are
     powers of two or prime numbers. The lengths ascend; those above 33 are then tested again in descending order. Three rows and three
     columns are transformed, or one row if the length is above 5,000. For the lengths above 33, a column of a third of the length is also
-    padded with zeros and transformed. Transforms of several dimensions are tested with five shapes of two to four dimensions, and on some
-    dimensions of three other shapes. The inputs are random. Inverses of real transforms ignore the imaginary parts of coefficients that
-    must be real.
+    padded with zeros and transformed, twice in succession if the length is above 5,000. Transforms of several dimensions are tested with
+    five shapes of two to four dimensions, and on some dimensions of three other shapes. The inputs are random. Inverses of real transforms
+    ignore the imaginary parts of coefficients that must be real.
     """
     from accelkit_conformance.oracle.fft_lengths import check_lengths
 
@@ -221,14 +213,10 @@ def half_subnormals(subject: Subject, name: str) -> None:
     check_half_subnormals(subject, name)
 
 
-def _indices() -> Iterator[Case]:
-    from accelkit_conformance.oracle.index_expressions import INDICES
-
-    for dtype in ("float32", "int64", "bool", "bfloat16"):
-        yield from (("full", (name, dtype)) for name in INDICES)
+_INDICES = _combined("index_expressions", "INDICES", "float32", "int64", "bool", "bfloat16")
 
 
-@check("full", requires=["dtype.{1}", "dtype.int64", "dtype.int32", "dtype.bool"], over=_indices)
+@check("full", requires=["dtype.{1}", "dtype.int64", "dtype.int32", "dtype.bool"], over=_INDICES)
 def index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """``x[index]`` and ``x[index] = value`` give the same results as on the CPU. The index is an integer, a bool, a slice, a list, a tensor
     of integers, a mask, ``None``, an ellipsis or a combination of these. The value is a number, a 0-d tensor, a row, or a tensor with the
@@ -378,14 +366,26 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
     check_rounded_conversions(subject, source, target)
 
 
+@check("full", requires=["dtype.{1}"], over=_combined("rounded_conversions", "FLOAT8", "float32", "bfloat16", "float16"))
+def float8_conversions(subject: Subject, dtype: str, other: str) -> None:
+    """Conversions from and to float8 give exactly the same numbers as on the CPU, with the same signs of zeros. All numbers of the float8
+    dtype are converted to the other dtype and back. Three numbers between each two neighbouring ones are rounded to float8. Finite numbers
+    beyond the largest number of the float8 dtype, and numbers that are subnormal in the other dtype, are left out. If the device raises an
+    error, the conversion is ``unsupported``.
+    """
+    from accelkit_conformance.oracle.rounded_conversions import check_float8_conversions
+
+    check_float8_conversions(subject, dtype, other)
+
+
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
     """A call gives the same results as on the CPU even if it has many items to process. Some calls take or return 150 or 300 tensors.
-    Others take 65,543 matrices, vectors or batches, 70,003 indices with only 11 different values, 131,086 rows of integers, or 1,048,588
-    integers with only two different values. A case named ``backward_of_...`` compares the gradient of the weights. Foreach operators,
-    ``clip_grad_norm_`` and ``clip_grad_value_`` also get 361 tensors of 0 to 300,000 elements, half of them empty. The foreach operators
-    are also called with 1,000 empty tensors and one with three elements. Attention gets 65,544 heads in float16, and 65,543 keys in
-    bfloat16. In the call with many keys, its gradients are compared as well."""
+    Others take 65,543 matrices, vectors or batches, 70,003 indices with only 11 different values, 70,003 boundaries, 131,086 rows of
+    integers, 1,001 quantiles, 1,000 sections, or 1,048,588 integers with only two different values. A case named ``backward_of_...``
+    compares the gradient of the weights. Foreach operators, ``clip_grad_norm_`` and ``clip_grad_value_`` also get 361 tensors of 0 to
+    300,000 elements, half of them empty. The foreach operators are also called with 1,000 empty tensors and one with three elements.
+    Attention gets 65,544 heads in float16, and 65,543 keys in bfloat16. In the call with many keys, its gradients are compared as well."""
     from accelkit_conformance.oracle.many_items import check_many_items
 
     check_many_items(subject, name)
@@ -397,20 +397,35 @@ def neutral_elements(subject: Subject, name: str) -> None:
     are negative, all are positive, all are the lowest or the highest number of the dtype (infinity in a floating-point dtype), or all are
     NaN. In bool, the rows contain only False or only True. The calls are made along the last and the first dimension of a matrix and, if
     the operator has such a form, over a whole tensor. Such operators are also called with 300,007 elements. Every declared real dtype for
-    which the CPU implements the call is tested. Indices may refer to any of several equal elements. The calls ``prod``,
-    ``scatter_reduce.prod`` and ``mode`` get the signs of the elements instead of the elements."""
+    which the CPU implements the call is tested. Indices may refer to any of several equal elements. The calls ``prod``, ``sum``,
+    ``nansum``, ``mean``, ``nanmean``, ``norm``, ``scatter_reduce.prod`` and ``mode`` get the signs of the elements instead of the elements,
+    and ``std`` gets the elements divided by 1,000, or 0 instead of infinities and NaN."""
     from accelkit_conformance.oracle.neutral_elements import check_neutral_elements
 
     check_neutral_elements(subject, name)
 
 
+@check("full", requires=["dtype.float32"], over=names_of("accumulating_dtypes", "CALLS"))
+def accumulating_dtypes(subject: Subject, name: str) -> None:
+    """Reductions, scans, softmax functions and norms with ``dtype=`` give the same results as on the CPU, and have the same dtype. The
+    input is float16, bfloat16, float32, int8, int32, bool or complex64, and ``dtype=`` is one of two to five other dtypes. Many sums,
+    products and squares exceed the range of the input's dtype, but not that of the other dtype, so that the device must convert the
+    elements before it adds or multiplies them. The calls are made along the first and the last dimension of a matrix, some with
+    ``keepdim=True``, and, if the function has such a form, over the whole matrix. Calls that the CPU rejects, and dtypes that the device
+    lacks, are left out."""
+    from accelkit_conformance.oracle.accumulating_dtypes import check_accumulating_dtypes
+
+    check_accumulating_dtypes(subject, name)
+
+
 @check("full", requires=["dtype.complex64"], over=names_of("complex_magnitudes", "FUNCTIONS"))
 def complex_magnitudes(subject: Subject, name: str) -> None:
     """For complex64 numbers, a function gives the same results as in complex128 on the CPU, up to a relative error of 1e-5. The numbers are
-    0 and numbers of magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. For complex128 numbers of
-    magnitudes from 1e-290 to 1e290, the relative error is at most 1e-12. Results other than 0 whose absolute values are outside the dtype's
-    range of normal numbers, or within a factor of 4 of its limits, are not compared. If the result is 0, the absolute error must be within
-    the same limit.
+    0 and numbers of magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. Numbers on the branch cuts of
+    inverse functions are left out, and so are imaginary numbers for ``tanh``. ``logcumsumexp`` gets numbers with real parts up to 1,000 and
+    imaginary parts up to 10,000, and only the real parts of its results are compared. For complex128 numbers of magnitudes from 1e-290 to
+    1e290, the relative error is at most 1e-12. Results other than 0 whose absolute values are outside the dtype's range of normal numbers,
+    or within a factor of 4 of its limits, are not compared. If the result is 0, the absolute error must be within the same limit.
     """
     from accelkit_conformance.oracle.complex_magnitudes import check_magnitudes
 

@@ -355,7 +355,7 @@ def conjugate_views(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("host_scalars", "CALLS", "training"))
 def scalars_on_the_cpu(subject: Subject, name: str) -> None:
     """Called with a tensor on the device and a 0-d tensor on the CPU, a function gives the same results as if both tensors were on the CPU.
-    Some functions are also called with the 0-d tensor as the first argument. The tensor on the device is float32, float16, int64, int32 or
+    Most functions are also called with the 0-d tensor as the first argument. The tensor on the device is float32, float16, int64, int32 or
     bool. The 0-d tensor is float32 or int64, and is a number from -1 to 3. It has its own storage, or it is an element of a matrix, such as
     ``scales[1, 1]``. Calls that the CPU rejects are left out."""
     from accelkit_conformance.oracle.host_scalars import check_host_scalars

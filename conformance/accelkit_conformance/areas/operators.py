@@ -216,10 +216,11 @@ def special_values(subject: Subject, name: str, dtype: str) -> None:
 @check("full", requires=["dtype.float32"], over=names_of("large_tensors", "CALLS"))
 def large_tensors(subject: Subject, name: str) -> None:
     """Calls on tensors of 16,777,228 elements, more than a float32 counter can count, give the same results as on the CPU. So do calls on
-    bfloat16 matrices of 8,388,672 rows or columns, and calls that count or add up elements which have only two different values. Of these
-    results, some elements near the ends and near index 2^24 are compared. All elements are compared for calls that repeat, shift, reorder,
-    select or overwrite parts of a five-dimensional tensor of 7,558,656 integers, and for calls with a mask of 1,842,339 elements, of which
-    about half are True. Some calls with such a mask follow one another directly."""
+    bfloat16 matrices of 8,388,672 rows or columns, a sort of a float32 matrix of 4,194,368 columns, and calls that count or add up elements
+    which have only two different values. Of these results, some elements near the ends and near index 2^24 are compared. All elements are
+    compared for calls that repeat, shift, reorder, select or overwrite parts of a five-dimensional tensor of 7,558,656 integers or of a
+    four-dimensional float16 or bfloat16 tensor, and for calls with a mask of 1,842,339 elements, of which about half are True. Some calls
+    with such a mask follow one another directly."""
     from accelkit_conformance.oracle.large_tensors import check_large_tensors
 
     check_large_tensors(subject, name)
@@ -257,7 +258,8 @@ def matrices(subject: Subject, name: str) -> None:
     elements, and a single matrix with 70 rows, 70 columns or both. The matrices are square. If the function accepts other matrices, tall
     and wide matrices are tested as well. The matrices are stored by rows or columns, with an offset, with gaps, lazily conjugated, with
     reversed dimensions in memory, or expanded from one matrix. All combinations are tested. If a function can be called in several ways,
-    each combination is tested with one of these ways.
+    each combination is tested with one of these ways. ``pinv`` and ``matrix_rank`` with ``atol`` or ``rtol`` get matrices that have half of
+    their singular values below the tolerance.
 
     Functions that use only one triangle of a matrix, such as ``cholesky`` and ``solve_triangular``, get other numbers in the other
     triangle.
@@ -326,8 +328,9 @@ def _near_limits() -> Iterator[Case]:
 @check("full", requires=["dtype.{1}"], over=_near_limits)
 def near_limits(subject: Subject, name: str, dtype: str) -> None:
     """Functions that change abruptly at certain numbers give the same results as on the CPU for these numbers and for the closest numbers
-    on both sides. Examples are comparisons, ``clamp``, ``hardtanh``, ``floor``, ``histogram`` and ``searchsorted``. The numbers next to
-    zero are the smallest normal ones. For ``asin`` and other functions with a limited domain, only the places of NaN are compared.
+    on both sides. Examples are comparisons, ``clamp``, ``hardtanh``, ``floor``, ``searchsorted`` and, with 2 to 8,192 bins, ``histogram``.
+    The numbers next to zero are the smallest normal ones. For ``asin`` and other functions with a limited domain, only the places of NaN
+    are compared.
 
     Results that are exact by definition must be equal to those on the CPU. They are the results of ``maximum``, ``sort``, ``clamp``,
     ``relu``, ``hardshrink``, ``threshold``, ``sign``, ``floor``, ``where``, ``nextafter``, ``frexp``, ``neg``, ``copysign``, similar

@@ -34,6 +34,23 @@ class PrepacksWeights(Broken):
         return func(args[0], kept.setdefault(weight.data_ptr(), (weight, weight.clone()))[1], *args[2:], **kwargs)
 
 
+@mutant("arguments", "plans of Fourier transforms")
+class OverwritesThePlan(Broken):
+    """The second of two successive real Fourier transforms of a column that is longer than 32,768 gives no coefficients above 32,768 / 2.
+
+    The first transform has overwritten this part of the plan.
+    """
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name != "_fft_r2c":
+            return result
+        last, self.__dict__["last"] = self.__dict__.get("last"), args[0].shape
+        if last == args[0].shape and len(last) == 2 and last[0] > 1 << 15:
+            result[1 << 14 :].zero_()
+        return result
+
+
 @mutant("arguments", "empty tensors")
 class ForgetsTheInput(Broken):
     """If the index is empty, ``scatter``, ``scatter_add`` and ``index_add`` return zeros instead of a copy of the input."""

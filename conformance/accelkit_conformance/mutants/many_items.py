@@ -73,6 +73,15 @@ class AttendsToTheFirst65535(Broken):
         change_attention(change)
 
 
+@mutant("arguments", "many boundaries")
+class SearchesTheFirst65536Boundaries(Broken):
+    """``searchsorted`` and ``bucketize`` search only the first 65,536 boundaries."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return result.clamp_(max=65_536) if name in ("searchsorted.Tensor", "bucketize.Tensor") else result
+
+
 @mutant("arguments", "numbers")
 class NumbersInFloat32(Broken):
     """``mul`` and ``add`` of a float64 tensor round Python numbers, including ``alpha``, to float32."""
@@ -89,3 +98,14 @@ class NumbersInFloat32(Broken):
             return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
 
         return func(args[0], *map(rounded, args[1:]), **{key: rounded(value) for key, value in kwargs.items()})
+
+
+@mutant("operators", "many bins", check="near_limits")
+class CountsInTheFirst4096Bins(Broken):
+    """``histogram`` counts no elements in the bins after the first 4,096."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name in ("histogram.bin_ct", "histogram.bins_tensor"):
+            result[0][4096:].zero_()
+        return result

@@ -154,3 +154,13 @@ class ComputesNormsInNarrowDtypes(Broken):
         if name != "linalg_vector_norm" or kwargs.get("dtype") is None or args[0].element_size() != 2:
             return call()
         return func(*args, **{**kwargs, "dtype": None}).to(kwargs["dtype"])
+
+
+@mutant("operators", "tolerances of singular values", check="matrices")
+class KeepsSmallSingularValues(Broken):
+    """``pinv`` ignores ``atol`` and ``rtol``."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if not name.startswith("linalg_pinv.atol_rtol"):
+            return call()
+        return func(*args, **{key: value for key, value in kwargs.items() if key not in ("atol", "rtol")})

@@ -44,6 +44,17 @@ class SortsTheFirstColumns(Broken):
         return result
 
 
+@mutant("operators", "blocks of repeated tensors", check="large_tensors")
+class RepeatsWholeBlocks(Broken):
+    """``repeat`` of a 4-D tensor of two-byte elements writes zeros at the end of each row whose length is not a multiple of 32."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "repeat" and result.dim() == 4 and result.element_size() == 2 and result.shape[-1] > 32:
+            result[..., result.shape[-1] // 32 * 32 :].zero_()
+        return result
+
+
 @mutant("operators", "counters", check="large_tensors")
 class CountsInFloat32(Broken):
     """``bincount`` counts up to 2**24 only."""
@@ -84,3 +95,33 @@ class InvertsTheFirst100000Rows(Broken):
         if name == "unique_dim":
             result[1][100_000:].zero_()
         return result
+
+
+@mutant("arguments", "accumulating dtypes")
+class ConvertsProducts(Broken):
+    """``prod`` with ``dtype=`` multiplies the elements in their own dtype, and converts the result."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if not name.startswith("prod") or not kwargs.get("dtype") or not args[0].is_floating_point():
+            return call()
+        return func(*args, **{**kwargs, "dtype": args[0].dtype}).to(kwargs["dtype"])
+
+
+@mutant("arguments", "accumulating dtypes")
+class ConvertsSumsOfFractions(Broken):
+    """``sum`` of floating-point numbers with ``dtype=torch.int64`` adds the fractions, and truncates the sum instead of its terms."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        is_hit = name.startswith("sum") and kwargs.get("dtype") is torch.int64 and args[0].is_floating_point()
+        return func(*args, **{**kwargs, "dtype": torch.float32}).to(torch.int64) if is_hit else call()
+
+
+@mutant("arguments", "reductions in several blocks")
+class KeepsTwoBlocks(Broken):
+    """``nansum``, ``std`` and norms over more than 2**18 elements leave out all elements after the first 2**18."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        is_hit = name in ("nansum", "std.correction", "linalg_vector_norm") and args[0].dim() == 1 and args[0].numel() > 1 << 18
+        return func(args[0][: 1 << 18], *args[1:], **kwargs) if is_hit else call()

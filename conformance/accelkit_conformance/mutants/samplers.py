@@ -196,3 +196,21 @@ class WaitsForNoTime(Broken):
         if name == "exponential_":
             result.masked_fill_(result < 2.0**-18, 0.0)
         return result
+
+
+@mutant("distributions", "ranges of integers")
+class DrawsNoNegativeFloats(Broken):
+    """In floating-point dtypes, ``random_`` draws 2**32 instead of -1."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        is_hit = name == "random_.from" and result.is_floating_point() and result.element_size() > 2
+        return result.masked_fill_(result == -1, 2.0**32) if is_hit else result
+
+
+@mutant("distributions", "parameters of samplers")
+class DrawsPositiveLogarithms(Broken):
+    """``log_normal_`` uses the absolute value of the mean."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(args[0], abs(args[1]), *args[2:], **kwargs) if name == "log_normal_" and len(args) > 1 else call()

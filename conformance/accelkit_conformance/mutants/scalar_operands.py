@@ -128,6 +128,25 @@ class OverflowsInFloat64(Broken):
         return (args[0].real ** 2 + args[0].imag ** 2).sqrt() if name == "abs" and args[0].dtype is torch.complex128 else call()
 
 
+@mutant("arguments", "parts of complex numbers")
+class AcosOfSquares(Broken):
+    """``acos`` of complex numbers is computed with a formula that squares the number."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name != "acos" or not args[0].is_complex():
+            return call()
+        return -1j * (args[0] + 1j * (1 - args[0] * args[0]).sqrt()).log()
+
+
+@mutant("arguments", "sums of complex exponentials")
+class AddsComplexExponentials(Broken):
+    """``logcumsumexp`` of complex numbers subtracts no maximum before it computes the exponentials."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        is_hit = name in ("logcumsumexp", "_logcumsumexp") and args[0].is_complex()
+        return args[0].exp().cumsum(args[1]).log() if is_hit else call()
+
+
 @mutant("arguments", "unsigned integers")
 class ComparesAsSigned(Broken):
     """Conversions from uint16, uint32 and uint64 to float32 read the largest integers as negative ones."""
@@ -139,6 +158,20 @@ class ComparesAsSigned(Broken):
         if name != "_to_copy" or args[0].dtype not in signed or kwargs.get("dtype") is not torch.float32:
             return call()
         return func(args[0].view(signed[args[0].dtype]), **kwargs)
+
+
+@mutant("arguments", "conversions to float8")
+class FlushesFloat8(Broken):
+    """Conversions from float32 to float8_e4m3fn give 0 instead of subnormal numbers, in every second element of long tensors."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if name == "_to_copy" and args[0].dtype is torch.float32 and result.dtype is torch.float8_e4m3fn and result.numel() > 4096:
+            codes = result.view(torch.uint8)
+            codes[1::2].masked_fill_(args[0][1::2].abs() < 2.0**-6, 0)
+        return result
 
 
 @mutant("layout", "bytes of bools")
@@ -185,3 +218,11 @@ class ClearsTwoWords(Broken):
         if name == "zero_" and not args[0].ndim and args[0].element_size() == 4 and args[0].untyped_storage().nbytes() > 8:
             args[0].as_strided((2,), (1,)).zero_()
         return call()
+
+
+@mutant("layout", "0-d tensors on the CPU")
+class SwapsHostScalars(Broken):
+    """``remainder`` and ``fmod`` take a tensor on the CPU as the divisor, even if it is the first operand."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(args[1], args[0]) if name in ("remainder.Tensor", "fmod.Tensor") and args[0].device.type == "cpu" else call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,34 @@ FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sgn": lambda x: x.sgn(),
     "sqrt": lambda x: x.sqrt(),
     "log": lambda x: x.log(),
+    "log2": lambda x: x.log2(),
+    "log10": lambda x: x.log10(),
+    "acos": lambda x: x.acos(),
+    "asin": lambda x: x.asin(),
+    "atan": lambda x: x.atan(),
+    "acosh": lambda x: x.acosh(),
+    "asinh": lambda x: x.asinh(),
+    "atanh": lambda x: x.atanh(),
+    "tanh": lambda x: x.tanh(),
+    "logcumsumexp": lambda x: x.view(-1, 3).logcumsumexp(1).flatten().real,
 }
-"""The functions, by name. Each takes a complex tensor with one dimension."""
+"""The functions, by name. Each takes a complex tensor with one dimension. ``logcumsumexp`` takes ``_EXPONENTS``.
+``logaddexp`` is left out, because torch's CPU gives NaN for such numbers in complex64."""
+_EXPONENTS = [number for order in itertools.permutations((1e3, 1e-18 + 1e4j, 1e2 + 1e-8j)) for number in order]
+_ON_CUTS: Mapping[str, tuple[complex, ...]] = {
+    **dict.fromkeys(("acos", "asin", "atanh"), (1 + 0j,)),
+    "acosh": (0, 1 + 0j),
+    **dict.fromkeys(("atan", "asinh", "tanh"), (0 - 1j,)),
+}
+"""Directions of numbers that are not tested, by function: the numbers on the cuts of inverse functions, where the sign of a zero chooses
+the side, and large angles."""
+
+
+def _numbers(name: str, magnitudes: tuple[float, ...]) -> list[complex]:
+    if name == "logcumsumexp":
+        return _EXPONENTS
+    left_out = _ON_CUTS.get(name, ())
+    return [*([] if 0 in left_out else [0]), *(size * one for size in magnitudes for one in _DIRECTIONS if one not in left_out)]
 
 
 def check_magnitudes(subject: Subject, name: str) -> None:
@@ -47,7 +74,7 @@ def check_magnitudes(subject: Subject, name: str) -> None:
     for dtype, magnitudes in _MAGNITUDES.items():
         if subject.lacks(str(dtype).removeprefix("torch.")):
             continue
-        values = torch.tensor([0, *(size * direction for size in magnitudes for direction in _DIRECTIONS)], dtype=dtype)
+        values = torch.tensor(_numbers(name, magnitudes), dtype=dtype)
         with subject.sample(f"{name} in {dtype}", {"name": name, "dtype": str(dtype)}):
             exact = FUNCTIONS[name](values.to(torch.complex128))
             found = FUNCTIONS[name](values.to(subject.device))

@@ -133,9 +133,15 @@ def check_mean(what: str, drawn: torch.Tensor, mean: float, variance: float, err
 
 _FLOAT_SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]] = {
     "uniform_": (lambda x: x.uniform_(-1, 2), 0.5, 0.75),
+    "uniform_ of negative numbers": (lambda x: x.uniform_(-5, -2), -3.5, 0.75),
     "normal_": (lambda x: x.normal_(1, 2), 1, 4),
+    "normal_ with a negative mean": (lambda x: x.normal_(-7, 0.5), -7, 0.25),
+    "cauchy_ with a negative median": (lambda x: (x.cauchy_(-3) < -3).to(x.dtype), 0.5, 0.25),
     "exponential_": (lambda x: x.exponential_(2), 0.5, 0.25),
     "log_normal_": (lambda x: x.log_normal_(0, 0.5), math.exp(0.125), (math.exp(0.25) - 1) * math.exp(0.25)),
+    "log_normal_ with a negative mean": (
+        lambda x: x.log_normal_(-2, 0.5), math.exp(-1.875), (math.exp(0.25) - 1) * math.exp(-3.75),
+    ),
     "geometric_": (lambda x: x.geometric_(0.25), 4, 12),
     "geometric_ of rare events": (lambda x: x.geometric_(1e-3), 1000, 999_000),
     "geometric_ of frequent events": (lambda x: x.geometric_(0.999), 1 / 0.999, 0.001 / 0.999**2),
@@ -146,7 +152,7 @@ _FLOAT_SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, 
     "poisson": (lambda x: torch.poisson(torch.full_like(x, 3)), 3, 3),
     "multinomial": (lambda x: torch.multinomial(torch.tensor([1, 0, 2, 1]).to(x), x.numel(), replacement=True).to(x), 1.75, 1.1875),
     "dropout": (lambda x: F.dropout(torch.ones_like(x), 0.5), 1, 1),
-}
+}  # fmt: skip
 _SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]] = {
     "bernoulli_": (lambda x: x.bernoulli_(0.3), 0.3, 0.21),
     "random_ of 0 and 1": (lambda x: x.random_(0, 2), 0.5, 0.25),
@@ -166,6 +172,15 @@ _INTEGER_SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float
     "random_": (lambda x: x.random_(3, 103), 52.5, 833.25),
     "randint": (lambda x: torch.randint(3, 103, x.shape, dtype=x.dtype, device=x.device), 52.5, 833.25),
 }
+_IN_RANGE: dict[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
+    "random_": lambda x, low, high: x.random_(low, high),
+    "randint": lambda x, low, high: torch.randint(low, high, x.shape, dtype=x.dtype, device=x.device),
+}
+"""Samplers of integers, by name. Each takes a tensor, the first integer, and the integer after the last."""
+_SMALL_RANGES = ((-1, 10), (-100, -7), (-5, 0), (-128, 127))
+_FAR_RANGES = dict.fromkeys(("float64", "int64"), ((-(2**40), -(2**40) + 8), (2**40, 2**40 + 8)))
+"""Ranges of integers: the first integer, and the integer after the last. Each dtype can represent every integer of the small ranges, except
+for uint8 and bool. The far ranges are beyond those of other dtypes."""
 _LARGEST = {
     "float32": 2**24, "float16": 2**11, "bfloat16": 2**8, "float64": 2**53, "int64": 2**63 - 1, "int32": 2**31 - 1, "int16": 2**15 - 1,
     "int8": 127, "uint8": 255, "bool": 1,
@@ -177,7 +192,8 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
     """Check the means of numbers that samplers draw in a dtype, and the range and the mean of ``random_`` without arguments.
 
     A failure is recorded in the subject if a tensor is not on the device or has the wrong dtype, if a number is not finite, or if a mean is
-    wrong. The same applies if ``random_`` draws a number outside its range, or no number in the top 2 % of its range. For complex dtypes,
+    wrong. The same applies if ``random_`` draws a number outside its range, or no number in the top 2 % of its range, or if ``random_`` or
+    ``randint`` does not draw every integer of ``_SMALL_RANGES``. For complex dtypes,
     see :func:`_check_complex_samplers`.
     """
     if dtype.startswith("complex"):
@@ -202,6 +218,23 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
         assert float(values.min()) >= 0, f"random_() drew {float(values.min())}"
         assert largest * 0.98 <= float(values.max()) <= largest, f"the largest of {_NUM_DRAWS} numbers of random_() is {values.max():.0f}"
         check_mean("random_()", values, largest / 2, largest * (largest + 2) / 12)
+    for low, high in (*_SMALL_RANGES, *_FAR_RANGES.get(dtype, ())) if dtype not in ("uint8", "bool") else ():
+        for name, draw_in_range in _IN_RANGE.items():
+            with subject.sample(f"{name} of {dtype} from {low} to {high}", {"name": name, "dtype": dtype}):
+                zeros = torch.zeros(_NUM_DRAWS, dtype=getattr(torch, dtype), device=subject.device)
+                _check_range(f"{name} from {low} to {high}", draw_in_range(zeros, low, high), low, high)
+
+
+def _check_range(name: str, drawn: torch.Tensor, low: int, high: int) -> None:
+    """Check that the numbers are integers, that each integer from ``low`` to ``high - 1`` occurs, and that no other number does.
+
+    Raises:
+        AssertionError: If this is not so, or if the mean of the numbers is wrong.
+    """
+    values = drawn.cpu().double().unique()
+    is_right = torch.equal(values, torch.arange(low, high, dtype=torch.float64))
+    assert is_right, f"{name} drew {len(values)} different numbers from {values[0]} to {values[-1]}"
+    check_mean(name, drawn.cpu().double() - low, (high - low - 1) / 2, ((high - low) ** 2 - 1) / 12)
 
 
 def _drawn(subject: Subject, name: str, draw: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> torch.Tensor | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LENGTHS: Sequence[int] = (
     *range(1, 34),
-    64, 127, 128, 131, 243, 251, 255, 256, 1000, 1021, 1024, 2048, 4096, 4099, 8191, 8192, 8193, 10_007, 16_384, 65_536, 65_537,
+    64, 127, 128, 131, 243, 251, 255, 256, 1000, 1021, 1024, 2048, 4096, 4099, 8191, 8192, 8193, 10_007, 16_384, 49_951, 65_536, 65_537,
 )  # fmt: skip
 _SHORT = 33
 _LONG = 5000
@@ -82,7 +82,8 @@ def _calls(name: str) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
         size = length // 2 + 1 if is_half else length
         if length > _SHORT:
             yield (size,), {"n": length}
-            yield (size // 3 + 1, 1), {"n": length, "dim": 0}  # the input is padded with zeros
+            for _ in range(2 if length > _LONG else 1):
+                yield (size // 3 + 1, 1), {"n": length, "dim": 0}  # the input is padded with zeros
         if length < _LONG:
             yield (size, 3), {"n": length, "dim": 0}
             yield (3, size), {"n": length, "dim": -1}

@@ -105,6 +105,7 @@ _COLUMN_CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "max": lambda x: x.max(0),
     "softmax": lambda x: x.softmax(0),
     "sort": lambda x: x.sort(dim=0, stable=True),
+    "sort_of_float32": lambda x: x[:, -(2**22) - 64 :].float().sort(dim=0, stable=True),
     "sum": lambda x: x.sum(0),
 }
 """Functions by name. Each takes the result of ``_columns``."""
@@ -114,6 +115,11 @@ def _blocks(device: Any) -> torch.Tensor:
     """Return a five-dimensional tensor of 7,558,656 small integers. Most of its lengths are odd."""
     count = 16 * 7 * 57 * 32 * 37 + 16 * 7 * 57 * 32
     return (torch.arange(count, dtype=torch.int32) % 32_749).to(torch.int16).view(16, 7, 57, 32, 38)[..., :37].to(device)
+
+
+def _halves(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a four-dimensional tensor of small integers. Neither of its last two lengths is a multiple of 32."""
+    return (x[:, :, 0] % 251).to(dtype)[..., :31, :]
 
 
 def _dense_mask(device: Any) -> torch.Tensor:
@@ -140,6 +146,8 @@ _MOVING: dict[str, Callable[[torch.Tensor], Any]] = {
     "masked_fill_of_blocks": lambda x: x.masked_fill(x % 3 == 0, -1),
     "permute": lambda x: x.permute(4, 0, 2, 1, 3).contiguous(),
     "repeat": lambda x: x[:, :3].repeat(1, 2, 1, 1, 1),
+    "repeat_of_bfloat16": lambda x: _halves(x, torch.bfloat16).repeat(1, 1, 3, 2),
+    "repeat_of_float16": lambda x: _halves(x, torch.float16).tile(3, 2),
     "repeat_interleave": lambda x: x[:, :4].repeat_interleave(2, 0),
     "roll": lambda x: x.roll((5, 11), (2, 4)),
     "rot90": lambda x: x.rot90(1, (2, 4)),

@@ -277,7 +277,15 @@ CALLS: Mapping[str, Call] = {
         lambda i: i.new_ones(2).scatter_reduce(0, i, (torch.arange(len(i), device=i.device) % 50_000 == 0) + 1, "prod"),
         lambda: (_repeated(),),
     ),
-    "one_hot": (lambda i: F.one_hot(i).sum(0), lambda: (_indices(),)),
+    "one_hot": (lambda i: (F.one_hot(i).sum(0), F.one_hot(i[:9] * 9973, 100_003)), lambda: (_indices(),)),
+    "searchsorted": (
+        lambda edges, x: (torch.searchsorted(edges, x), torch.bucketize(x, edges, right=True), torch.isin(x, edges)),
+        lambda: (torch.arange(0.0, 2 * _NUM_INDICES, 2), torch.arange(-3.0, 2 * _NUM_INDICES, 1001)),
+    ),
+    "quantile": (lambda x, q: x.quantile(q), lambda: (_values()[:1001, 0] + torch.arange(1001.0), torch.linspace(0, 1, 1001))),
+    "embedding_bag": (lambda w, i: F.embedding_bag(i[:, None], w, mode="sum"), lambda: (_weights(), _indices())),
+    "tensor_split": (lambda x: (x.tensor_split(1000), x.tensor_split(range(3, 2000, 2)), x.chunk(999)), lambda: (torch.arange(2003.0),)),
+    "repeat_interleave": (lambda i: i.repeat_interleave(i % 3), lambda: (_indices(),)),
     **{
         f"backward_of_{name}": (_gradient(function), lambda: (_weights(), _indices(), _values()))
         for name, function in _GRADIENTS.items()

@@ -118,10 +118,27 @@ FUNCTIONS: Mapping[str, Function] = {
     ),
     "lstsq": Function({"lstsq(A, B)": lambda a, b: linalg.lstsq(a, b).solution}, "any", has_right_side=True),
     "pinv": Function({"pinv(A)": linalg.pinv}, "any"),
+    "pinv_with_tolerance": Function(
+        {
+            "pinv(A, rtol=0.05)": lambda a: linalg.pinv(a, rtol=0.05),
+            "pinv(A, atol=0.05)": lambda a: linalg.pinv(a, atol=0.05),
+            "pinv(A, atol=0.05, rtol=1e-5)": lambda a: linalg.pinv(a, atol=0.05, rtol=1e-5),
+        },
+        "any",
+        matrices=well_conditioned.with_small_singular_values,
+    ),
     "pinv_of_hermitian": Function(
         {"pinv(A, hermitian=True)": lambda a: linalg.pinv(a, hermitian=True)}, matrices=well_conditioned.half_of_positive_definite
     ),
     "matrix_rank": Function({"matrix_rank(A)": lambda a: linalg.matrix_rank(a).to(a.real.dtype)}, "any"),
+    "matrix_rank_with_tolerance": Function(
+        {
+            "matrix_rank(A, rtol=0.05)": lambda a: linalg.matrix_rank(a, rtol=0.05).to(a.real.dtype),
+            "matrix_rank(A, atol=0.05)": lambda a: linalg.matrix_rank(a, atol=0.05).to(a.real.dtype),
+        },
+        "any",
+        matrices=well_conditioned.with_small_singular_values,
+    ),
     "matrix_rank_of_hermitian": Function(
         {"matrix_rank(A, hermitian=True)": lambda a: linalg.matrix_rank(a, hermitian=True).to(a.real.dtype)},
         matrices=well_conditioned.half_of_positive_definite,

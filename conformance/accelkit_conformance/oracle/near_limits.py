@@ -22,15 +22,23 @@ _Function = Callable[..., Any]
 _DISTANCES = (1, 2, 8, 64)
 """Distances from a limit. The unit is the distance between neighbouring numbers of the dtype."""
 
+_MANY_EDGES = torch.arange(8193) / 2048 - 1
+
 
 def _with_edges(function: _Function, edges: Sequence[float]) -> _Function:
     return lambda x: function(x, torch.tensor(edges, dtype=x.dtype, device=x.device))
 
 
 FUNCTIONS: Mapping[str, tuple[_Function, Sequence[float]]] = {
-    "histogram_of_edges": (_with_edges(torch.histogram, [-1.0, 0.5, 2.0, 3.0]), (-1.0, 0.5, 2.0, 3.0)),
-    "histogram_of_a_range": (lambda x: torch.histogram(x, 4, range=(-1.0, 3.0)), (-1.0, 3.0)),
-    "histogramdd": (lambda x: torch.histogramdd(x[:, None], [2], range=[-1.0, 3.0])[0], (-1.0, 3.0)),
+    "histogram_of_edges": (
+        lambda x: [torch.histogram(x, edges.to(x)) for edges in (torch.tensor([-1.0, 0.5, 2.0, 3.0]), _MANY_EDGES)], (-1.0, 0.5, 2.0, 3.0),
+    ),
+    "histogram_of_a_range": (
+        lambda x: [torch.histogram(x, bins, range=(-1.0, 3.0)) for bins in (4, 8192)], (-1.0, 3.0),
+    ),
+    "histogramdd": (
+        lambda x: [torch.histogramdd(x[:, None], [bins], range=[-1.0, 3.0])[0] for bins in (2, 8192)], (-1.0, 3.0),
+    ),
     "histc": (lambda x: torch.histc(x, 4, -1.0, 3.0), (-1.0, 3.0)),
     "bucketize": (_with_edges(torch.bucketize, [-1.0, 0.5, 2.0]), (-1.0, 0.5, 2.0)),
     "bucketize_right": (_with_edges(lambda x, edges: torch.bucketize(x, edges, right=True), [-1.0, 0.5, 2.0]), (-1.0, 0.5, 2.0)),

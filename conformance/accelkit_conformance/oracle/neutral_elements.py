@@ -34,12 +34,20 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "any": lambda x, *dim: x.any(*dim),
     "argmax": lambda x, *dim: x.argmax(*dim),
     "argmin": lambda x, *dim: x.argmin(*dim),
+    "count_nonzero": lambda x, *dim: x.count_nonzero(*dim),
     "linalg.vector_norm": lambda x, *dim: torch.linalg.vector_norm(x, -math.inf, dim or None),
+    "logsumexp": lambda x, *dim: x.logsumexp(*(dim or ((*range(x.ndim),),))),
     "max.reduction_with_dim": lambda x, *dim: x.max(*dim),
+    "mean": lambda x, *dim: _signs(x).mean(*dim),
     "median": lambda x, *dim: x.median(*dim),
     "min.reduction_with_dim": lambda x, *dim: x.min(*dim),
+    "nanmean": lambda x, *dim: x.sign().nanmean(*dim),
     "nanmedian": lambda x, *dim: x.nanmedian(*dim),
+    "nansum": lambda x, *dim: x.sign().nansum(*dim),
+    "norm": lambda x, *dim: _signs(x).norm(2, *dim),
     "prod": lambda x, *dim: _signs(x).prod(*dim),
+    "std": lambda x, *dim: _steps(x).std(*dim),
+    "sum": lambda x, *dim: _signs(x).sum(*dim),
 }
 _ALONG_A_DIMENSION: dict[str, Callable[..., Any]] = {
     "argsort": lambda x, dim: x.argsort(dim, descending=True),
@@ -49,7 +57,6 @@ _ALONG_A_DIMENSION: dict[str, Callable[..., Any]] = {
     "index_reduce.amin": lambda x, dim: _index_reduced(x, dim, "amin"),
     "kthvalue": lambda x, dim: x.kthvalue((x.shape[dim] + 1) // 2, dim),
     "log_softmax": lambda x, dim: x.log_softmax(dim),
-    "logsumexp": lambda x, dim: x.logsumexp(dim),
     "mode": lambda x, dim: _signs(x).mode(dim).values,
     "nn.functional.adaptive_max_pool1d": lambda x, dim: F.adaptive_max_pool1d(x.movedim(dim, -1), 1),
     "nn.functional.max_pool1d": lambda x, dim: F.max_pool1d(x.movedim(dim, -1), 3, padding=1),
@@ -69,6 +76,11 @@ without a dimension."""
 def _signs(x: torch.Tensor) -> torch.Tensor:
     """Return 1 or -1 for each element, and 0 for NaN, whose sign is not defined."""
     return (x.nan_to_num(0.0) if x.is_floating_point() else x).sign()
+
+
+def _steps(x: torch.Tensor) -> torch.Tensor:
+    """Return small numbers instead of the elements, and 0 for infinities and NaN."""
+    return x.nan_to_num(0.0, 0.0, 0.0) / 1000
 
 
 def _index_reduced(x: torch.Tensor, dim: int, how: str) -> torch.Tensor:

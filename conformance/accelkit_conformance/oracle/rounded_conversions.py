@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from accelkit_conformance.oracle.sample_transfer import to_device
+from accelkit_conformance.results import NotSupported
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -21,6 +22,9 @@ _WAYS: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
     "to of a strided tensor": lambda x, dtype: torch.stack([x, x], -1)[..., 1].to(dtype),
     "cat": lambda x, dtype: torch.cat([x, x[:1]]).to(dtype),
 }
+
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+"""The names of the float8 dtypes."""
 
 
 def check_rounded_conversions(subject: Subject, source: str, target: str) -> None:
@@ -47,6 +51,39 @@ def check_rounded_conversions(subject: Subject, source: str, target: str) -> Non
             assert bool(same.all()), (
                 f"{int((~same).sum())} of {same.numel()} results are wrong; the first is that of {here[~same[: len(here)]][:1].tolist()}"
             )
+
+
+def check_float8_conversions(subject: Subject, dtype: str, other: str) -> None:
+    """Convert all numbers of a float8 dtype to another dtype, and numbers of the other dtype to the float8 dtype, and compare the results
+    with the CPU's.
+
+    The numbers are repeated until there are about 20,000 of them. The results must be equal, with the same signs of zeros, or both NaN.
+    Differences are recorded in the subject. If the device raises an error, the conversion is unsupported.
+
+    Args:
+        subject: The plugin under test, with its device.
+        dtype: The float8 dtype.
+        other: The other dtype.
+    """
+    chosen, wide = getattr(torch, dtype), getattr(torch, other)
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8).view(chosen).float()
+    codes = codes[(codes == 0) | ~(codes.abs() < torch.finfo(wide).tiny)]  # a device may flush numbers that are subnormal in float16
+    finite = codes[codes.isfinite()].unique().double()
+    between = torch.cat([finite[:-1] + (finite[1:] - finite[:-1]) * part for part in (0.25, 0.5, 0.75)])
+    between = between[between.abs() >= torch.finfo(wide).tiny]
+    for source, target, numbers in ((chosen, wide, codes), (wide, chosen, torch.cat([codes.double(), between]))):
+        here = numbers.to(source).repeat(20_000 // len(numbers) + 1)
+        for name, convert in _WAYS.items():
+            with subject.sample(f"{name}, {source} to {target}", {"dtype": dtype}):
+                expected = convert(here, target)
+                try:
+                    found = convert(here.to(subject.device), target).cpu()
+                except (RuntimeError, NotImplementedError) as error:
+                    raise NotSupported(f"the device does not convert {source} to {target}: {error}") from error
+                assert found.dtype is target, f"the result is {found.dtype}, not {target}"
+                mine, theirs = found.float(), expected.float()
+                same = (mine == theirs) & (mine.signbit() == theirs.signbit()) | mine.isnan() & theirs.isnan()
+                assert bool(same.all()), f"{int((~same).sum())} of {same.numel()} results are wrong, such as {mine[~same][0].item()}"
 
 
 def _numbers(source: torch.dtype, target: torch.dtype) -> torch.Tensor:

@@ -45,6 +45,19 @@ def general(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
 
 
 @functools.cache
+def with_small_singular_values(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+    """Return matrices U S V^H. Half of the elements of S are between 1 and 2, and the others are between 0.001 and 0.002.
+
+    The matrices of the larger singular values alone have the condition number 2.
+    """
+    *batch, m, n = shape
+    short = min(m, n)
+    large = _diagonal(2, 1, short - short // 2)
+    values = torch.cat([large, large[: short // 2] / 1000])
+    return (_orthonormal((*batch, m, short), dtype, 1) * values @ _orthonormal((*batch, n, short), dtype, 2).mH).resolve_conj().contiguous()
+
+
+@functools.cache
 def positive_definite(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Return Hermitian matrices U D U^H with eigenvalues between 1 and 2. Their condition number is 2."""
     return _hermitian(shape, dtype, 1.0)
