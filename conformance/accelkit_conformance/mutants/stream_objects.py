@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken
@@ -116,3 +116,71 @@ class ModuleStreamsRecordElsewhere(Slow):
 
         module: Any = self.device_module
         module.Stream.record_event = record_event
+
+
+@mutant("streams", "methods on another device", check="methods_on_another_device")
+class QueriesTheCurrentDevice(Slow):
+    """``query`` of a stream returns True if the stream's device is not current."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        module = self.device_module
+
+        class Stream(torch.Stream):
+            def query(self) -> bool:
+                return self.device_index != module.current_device() or super().query()
+
+        torch.Stream = Stream  # type: ignore[misc]
+
+
+@mutant("streams", "methods on another device", check="methods_on_another_device")
+class WaitsForTheCurrentDevice(Slow):
+    """``wait_stream`` and ``wait_event`` of a stream do nothing if the stream's device is not current."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        module = self.device_module
+
+        class Stream(torch.Stream):
+            def wait_event(self, event: Any) -> None:
+                if self.device_index == module.current_device():
+                    super().wait_event(event)
+
+            def wait_stream(self, other: Any) -> None:
+                if self.device_index == module.current_device():
+                    super().wait_stream(other)
+
+        torch.Stream = Stream  # type: ignore[misc]
+
+
+@mutant("streams", "priorities", check="priorities_of_streams")
+class RefusesProductsOnUrgentStreams(Broken):
+    """Products of matrices raise an error on a stream that was created with a priority other than 0."""
+
+    urgent: ClassVar[set[int]] = set()
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        urgent = self.urgent
+
+        class Stream(torch.Stream):
+            def __new__(cls, *args: Any, priority: int = 0, **options: Any) -> Any:
+                stream = super().__new__(cls, *args, priority=priority, **options)
+                if priority:
+                    urgent.add(stream.stream_id)
+                return stream
+
+        torch.Stream = Stream  # type: ignore[misc]
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name in ("mm", "bmm") and torch.accelerator.current_stream().stream_id in self.urgent:
+            raise RuntimeError("the workspace of this stream does not exist")
+        return call()

@@ -9,17 +9,18 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelkit_conformance.oracle.device_streams import make_event, make_stream, on_stream
+from accelkit_conformance.oracle.device_streams import current_stream, make_event, make_stream, on_stream
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _LENGTH = 64
 _NUM_COPIES = 4
+_MOST_SECONDS = 30.0
 
 
 @functools.cache
@@ -149,6 +150,8 @@ def check_events_after_copies(subject: Subject) -> None:
 def check_waiting_for_another_device(subject: Subject, way: str) -> None:
     """Make a stream wait for work on another device, and check that the stream then sees the values that this work wrote.
 
+    The streams are new ones and those that are current on their devices. Either device is current while the stream is made to wait.
+
     Args:
         subject: The plugin under test, with its device.
         way: The method that waits: ``wait_stream``, ``wait_event`` or the event's ``wait``.
@@ -157,27 +160,70 @@ def check_waiting_for_another_device(subject: Subject, way: str) -> None:
         AssertionError: If the stream sees the values from before the work.
         NotSupported: If there is only one device.
     """
-    for here, there in itertools.permutations((subject.device, subject.second_device())):
-        host, source = torch.zeros(_LENGTH).pin_memory(), torch.ones(_LENGTH, device=here)
-        target = torch.zeros(_LENGTH, device=there)
-        producer, consumer = make_stream(subject, here), make_stream(subject, there)
-        for device in (here, there):
-            subject.accelerator.synchronize(device)
-        with on_stream(subject, producer):
-            keep_busy(here)
-            host.copy_(source, non_blocking=True)
+    devices = (subject.device, subject.second_device())
+    for (here, there), current, get in itertools.product(itertools.permutations(devices), devices, (make_stream, current_stream)):
+        producer, consumer, target = get(subject, here), get(subject, there), torch.zeros(_LENGTH, device=there)
+        host = _copied_late(subject, producer, here)
+        with subject.module.device(here), on_stream(subject, producer):
             event = make_event(subject)
             event.record()
-        if way == "wait_stream":
-            consumer.wait_stream(producer)
-        elif way == "wait_event":
-            consumer.wait_event(event)
-        else:
-            event.wait(consumer)
-        with on_stream(subject, consumer):
+        with subject.module.device(current):
+            if way == "wait_stream":
+                consumer.wait_stream(producer)
+            elif way == "wait_event":
+                consumer.wait_event(event)
+            else:
+                event.wait(consumer)
+        with subject.module.device(there), on_stream(subject, consumer):
             target.copy_(host, non_blocking=True)
         consumer.synchronize()
-        assert target.tolist() == [1.0] * _LENGTH, f"after {way}, a stream of {there} read the values from before the work on {here}"
+        assert target.tolist() == [1.0] * _LENGTH, (
+            f"after {way} while {current} is current, a stream of {there} read the values from before the work on {here}"
+        )
+
+
+def _copied_late(subject: Subject, stream: Any, device: torch.device) -> torch.Tensor:
+    """Return a tensor of zeros in pinned memory. Slow work that is queued on ``stream``, a stream of ``device``, sets the zeros to 1."""
+    host, source = torch.zeros(_LENGTH).pin_memory(), torch.ones(_LENGTH, device=device)
+    for one in subject.devices[:2]:
+        subject.accelerator.synchronize(one)
+    with subject.module.device(device), on_stream(subject, stream):  # entering a stream that is current does not switch torch's device
+        keep_busy(device)
+        host.copy_(source, non_blocking=True)
+    return host
+
+
+def check_methods_on_another_device(subject: Subject, way: str) -> None:
+    """Call a method of a busy stream while another device is current, and check that the method refers to the work of this stream.
+
+    The streams are a new one and the current one of each device. Each device is current in turn.
+
+    Args:
+        subject: The plugin under test, with its device.
+        way: The method: ``query``, ``synchronize`` or ``record_event``.
+
+    Raises:
+        AssertionError: If the method reports the end of the work too early or not at all, or if it changes the current device or stream.
+        NotSupported: If there is only one device.
+    """
+    devices = (subject.device, subject.second_device())
+    for device, current, get in itertools.product(devices, devices, (make_stream, current_stream)):
+        stream = get(subject, device)
+        host = _copied_late(subject, stream, device)
+        how = f"{way} of a stream of {device} while {current} is current"
+        with subject.module.device(current):
+            before = current_stream(subject, current)
+            if way == "synchronize":
+                stream.synchronize()
+            else:
+                waiting, end = (stream if way == "query" else stream.record_event()), time.monotonic() + _MOST_SECONDS
+                while not waiting.query():
+                    assert time.monotonic() < end, f"{how}: query() is still False after {_MOST_SECONDS:g} s"
+            found = host.tolist()
+            assert stream.query(), f"{how}: the work is done, but query() of the stream is False"
+            assert subject.module.current_device() == current.index, f"{how} made another device current"
+            assert current_stream(subject, current) == before, f"{how} made another stream current"
+        assert found == [1.0] * _LENGTH, f"{how}: the work of the stream was not done"
 
 
 def check_stream_of_backward(subject: Subject, call: str) -> None:
