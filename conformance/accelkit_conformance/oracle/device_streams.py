@@ -37,7 +37,8 @@ def on_stream(subject: Subject, stream: Any) -> contextlib.AbstractContextManage
 
 
 def ways_to_enter(subject: Subject) -> list[tuple[Callable[..., Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]]:
-    """Return pairs of functions: the first creates a stream of the device under test, possibly with options, the second returns a context that makes it current.
+    """Return pairs of functions: the first creates a stream of the device under test, possibly with options, and the second returns a
+    context that makes it current.
 
     One pair is ``make_stream`` and ``on_stream``. If the device's module has ``Stream`` and ``stream``, they are another pair.
     """
