@@ -89,3 +89,17 @@ class NumbersInFloat32(Broken):
             return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
 
         return func(args[0], *map(rounded, args[1:]), **{key: rounded(value) for key, value in kwargs.items()})
+
+
+@mutant("modules", "long targets")
+class LosesALabelOf256(Broken):
+    """CTC loss ignores the last label of a target with 256 labels."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if not name.startswith("_ctc_loss") or "backward" in name:
+            return call()
+        lengths = torch.as_tensor(args[3])
+        shorter = lengths - (lengths == 256).to(lengths.dtype)
+        return func(*args[:3], shorter if isinstance(args[3], torch.Tensor) else shorter.tolist(), *args[4:], **kwargs)
