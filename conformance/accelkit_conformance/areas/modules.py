@@ -130,9 +130,9 @@ def programs(subject: Subject, name: str) -> None:
     momentum of BatchNorm, initialise lazy modules, and call modules with ``torch.func.functional_call``. They load state dicts, convert
     modules to other dtypes and memory layouts, use ``torch.nn.utils`` and packed sequences, tie weights, and train parameters that are
     views of a flat buffer. They normalise bfloat16 and float16 batches with float32 parameters, call modules with empty batches, compute
-    CTC losses of empty targets, and compute attention over 70 tokens in float32, bfloat16 and float16, with and without masks. Weights that
-    ``torch.nn.init`` draws at random need not equal those on the CPU, but they have the right device, mean and standard deviation. The rows
-    of a matrix that ``orthogonal_`` fills are orthonormal.
+    CTC losses of empty targets and of targets with hundreds of labels, and compute attention over 70 tokens in float32, bfloat16 and
+    float16, with and without masks. Weights that ``torch.nn.init`` draws at random need not equal those on the CPU, but they have the right
+    device, mean and standard deviation. The rows of a matrix that ``orthogonal_`` fills are orthonormal.
     """
     from accelkit_conformance.oracle.module_programs import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program

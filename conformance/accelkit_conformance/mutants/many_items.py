@@ -92,14 +92,13 @@ class NumbersInFloat32(Broken):
 
 
 @mutant("modules", "long targets")
-class LosesALabelOf256(Broken):
-    """CTC loss ignores the last label of a target with 256 labels."""
+class HalvesLossesOf256Labels(Broken):
+    """The CTC loss of a target with 256 labels is half as large as it should be."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
 
         if not name.startswith("_ctc_loss") or "backward" in name:
             return call()
-        lengths = torch.as_tensor(args[3])
-        shorter = lengths - (lengths == 256).to(lengths.dtype)
-        return func(*args[:3], shorter if isinstance(args[3], torch.Tensor) else shorter.tolist(), *args[4:], **kwargs)
+        losses, alpha = call()
+        return losses * torch.where(torch.as_tensor(args[3]).to(losses.device) == 256, 0.5, 1.0), alpha
