@@ -248,9 +248,9 @@ def priorities_of_streams(subject: Subject) -> None:
 @check("training", requires=["streams", "pinned_memory"], over=["on_its_stream", "on_another_stream"])
 def backward_uses_the_forward_stream(subject: Subject, call: str) -> None:
     """The operators of a backward pass run on the stream on which their forward operators ran. If work is queued on this stream before
-    ``backward`` is called, the operators of the backward pass see the values that the work writes. This holds whether this stream or
-    another stream is current when ``backward`` is called. In the second case, the gradient can be read on that other stream without an
-    explicit wait.
+    ``backward``, ``torch.autograd.backward`` or ``torch.autograd.grad`` is called, the operators of the backward pass see the values that
+    the work writes. This holds whether this stream or another stream is current when the function is called. In the second case, the
+    gradient can be read on that other stream without an explicit wait.
     """
     from accelkit_conformance.oracle.queued_copies import check_stream_of_backward
 

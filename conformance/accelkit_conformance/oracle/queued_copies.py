@@ -5,10 +5,11 @@ Work that depends on a copy must wait for this copy, even while the copy is stil
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -226,20 +227,29 @@ def check_methods_on_another_device(subject: Subject, way: str) -> None:
         assert found == [1.0] * _LENGTH, f"{how}: the work of the stream was not done"
 
 
+_BACKWARD_PASSES: Mapping[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]] = {
+    "backward": lambda y, x, gradient: (y.backward(gradient), x.grad)[1],  # type: ignore[func-returns-value, no-untyped-call]
+    "backward with inputs": lambda y, x, gradient: (y.backward(gradient, inputs=[x]), x.grad)[1],  # type: ignore[func-returns-value, no-untyped-call]
+    "torch.autograd.grad": lambda y, x, gradient: torch.autograd.grad(y, x, gradient)[0],
+    "torch.autograd.backward": lambda y, x, gradient: (torch.autograd.backward([y], [gradient]), x.grad)[1],  # type: ignore[func-returns-value]
+}
+"""Functions, by name, that run a backward pass from a result and its gradient, and return the gradient of a leaf."""
+
+
 def check_stream_of_backward(subject: Subject, call: str) -> None:
     """Queue work on the stream of the forward pass, and check that the backward pass sees the values that this work writes.
 
     Args:
         subject: The plugin under test, with its device.
-        call: Where ``backward`` is called: ``on_its_stream`` (the stream of the forward pass) or ``on_another_stream``. In the first case,
-            the queued work writes the output gradient. In the second case, it writes a factor by which the backward pass multiplies the
-            output gradient.
+        call: Where the functions of ``_BACKWARD_PASSES`` are called: ``on_its_stream`` (the stream of the forward pass) or
+            ``on_another_stream``. In the first case, the queued work writes the output gradient. In the second case, it writes a factor by
+            which the backward pass multiplies the output gradient.
 
     Raises:
         AssertionError: If the backward pass reads the values from before the queued work.
     """
     is_inside = call == "on_its_stream"
-    for value in (2.0, 3.0):
+    for (name, gradient_of), value in itertools.product(_BACKWARD_PASSES.items(), (2.0, 3.0)):
         host = torch.full((_LENGTH,), value).pin_memory()
         x = torch.ones(_LENGTH, device=subject.device, requires_grad=True)
         gradient, factor = torch.ones(_LENGTH, device=subject.device), torch.ones(_LENGTH, device=subject.device)
@@ -250,10 +260,35 @@ def check_stream_of_backward(subject: Subject, call: str) -> None:
             keep_busy(subject.device)
             (gradient if is_inside else factor.data).copy_(host, non_blocking=True)  # autograd does not notice writes through .data
             if is_inside:
-                y.backward(gradient)
+                result = gradient_of(y, x, gradient)
                 stream.synchronize()
         if not is_inside:
-            y.backward(gradient)
-        assert x.grad is not None, "the backward pass gave no gradient"
-        found = x.grad.tolist()
-        assert found == [value] * _LENGTH, "a backward operator did not wait for work that was queued on its forward operator's stream"
+            result = gradient_of(y, x, gradient)
+        assert result is not None, f"{name} gave no gradient"
+        found = (result * 1).tolist()
+        assert found == [value] * _LENGTH, f"{name}: an operator did not wait for work that was queued on its forward operator's stream"
+
+
+def check_empty_cache_during_work(subject: Subject) -> None:
+    """Free a tensor that queued work uses, empty the cache and fill new tensors, and check the result of the queued work.
+
+    The work is queued on the current stream and on a new stream of each device, and the cache is emptied while each device is current.
+
+    Raises:
+        AssertionError: If the result is wrong.
+    """
+    devices = subject.devices[:2] if subject.capabilities.can("numbered_devices") else subject.devices[:1]
+    make_current = subject.module.device if len(devices) > 1 else lambda device: contextlib.nullcontext()
+    host = torch.ones(1 << 20).pin_memory()
+    for device, current, get in itertools.product(devices, devices, (make_stream, current_stream)):
+        with make_current(device), on_stream(subject, get(subject, device)):
+            used = torch.zeros(1 << 20, device=device)
+            keep_busy(device)
+            used.copy_(host, non_blocking=True)
+            found = torch.zeros(_LENGTH).pin_memory().copy_(used[:_LENGTH], non_blocking=True)
+            del used
+            with make_current(current):
+                subject.accelerator.empty_cache()
+            torch.full((1 << 20,), 7.0, device=device)
+            subject.accelerator.synchronize(device)
+        assert found.tolist() == [1.0] * _LENGTH, f"empty_cache while {current} is current changed the results of work on {device}"
