@@ -309,39 +309,3 @@ class LosesDriverMemory(Broken):
             return max(0, free - self.lost), total
 
         module.mem_get_info = mem_get_info
-
-
-@mutant("memory", "the cache", check="empty_cache_during_work")
-class EmptiesTheCacheTooEarly(Broken):
-    """If work is queued on the current stream, ``empty_cache`` releases the source of the last copy to the host, which copies zeros."""
-
-    copied: ClassVar[Any] = None
-
-    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        if name == "copy_" and args[0].device.type == "cpu":
-            type(self).copied = args[0]
-        return call()
-
-    def empty_cache(self) -> None:
-        import torch
-
-        stream, copied = torch.accelerator.current_stream(), self.copied
-        if copied is not None and not stream.query():
-            stream.synchronize()
-            copied.zero_()
-        super().empty_cache()
-
-
-@mutant("serialization", "addresses", check="safetensors_of_tied_weights")
-class SignsAddresses(Broken):
-    """``data_ptr`` of a tensor is negative."""
-
-    def install(self) -> None:
-        import torch
-
-        original = torch.Tensor.data_ptr
-
-        def data_ptr(tensor: torch.Tensor) -> int:
-            return original(tensor) - (2**64 if tensor.device.type == "fake_xpu" else 0)
-
-        torch.Tensor.data_ptr = data_ptr  # type: ignore[method-assign]

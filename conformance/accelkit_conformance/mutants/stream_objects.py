@@ -1,4 +1,4 @@
-"""Faults in streams and events, in functions that report memory, and in the profiler."""
+"""Faults in streams and events, in functions that report memory, in the cache, in addresses and in the profiler."""
 
 from __future__ import annotations
 
@@ -184,3 +184,39 @@ class RefusesProductsOnUrgentStreams(Broken):
         if name in ("mm", "bmm") and torch.accelerator.current_stream().stream_id in self.urgent:
             raise RuntimeError("the workspace of this stream does not exist")
         return call()
+
+
+@mutant("memory", "the cache", check="empty_cache_during_work")
+class EmptiesTheCacheTooEarly(Broken):
+    """If work is queued on the current stream, ``empty_cache`` releases the source of the last copy to the host, which copies zeros."""
+
+    copied: ClassVar[Any] = None
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "copy_" and args[0].device.type == "cpu":
+            type(self).copied = args[0]
+        return call()
+
+    def empty_cache(self) -> None:
+        import torch
+
+        stream, copied = torch.accelerator.current_stream(), self.copied
+        if copied is not None and not stream.query():
+            stream.synchronize()
+            copied.zero_()
+        super().empty_cache()
+
+
+@mutant("serialization", "addresses", check="safetensors_of_tied_weights")
+class SignsAddresses(Broken):
+    """``data_ptr`` of a tensor is negative."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.Tensor.data_ptr
+
+        def data_ptr(tensor: torch.Tensor) -> int:
+            return original(tensor) - (2**64 if tensor.device.type == "fake_xpu" else 0)
+
+        torch.Tensor.data_ptr = data_ptr  # type: ignore[method-assign]

@@ -18,6 +18,7 @@ from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
 from accelkit_conformance.oracle.op_compare import place
 from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
 from accelkit_conformance.oracle.sample_transfer import tensors, to_device
+from accelkit_conformance.oracle.single_elements import SINGLE_ELEMENTS
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -201,12 +202,6 @@ INVALID_DRAWS: dict[str, _Call] = {
 """Calls to samplers with invalid arguments, by name. Each is called with a tensor of four ones."""
 
 
-def _call_with_one_row_of_states(cell: Callable[..., Any], num_gates: int, x: torch.Tensor) -> Any:
-    """Call a recurrent cell with two rows of two numbers, but with states of one row."""
-    states = x[:2].view(1, 2)
-    return cell(x.view(2, 2), [states, states] if num_gates == 4 else states, *[x.new_ones(2 * num_gates, 2)] * 2)
-
-
 INVALID_SIZES: dict[str, _Call] = {
     "empty of a negative size": lambda x: torch.empty(-3, device=x.device),
     "zeros of a negative size": lambda x: torch.zeros(2, -3, device=x.device),
@@ -253,21 +248,7 @@ INVALID_SIZES: dict[str, _Call] = {
     "put_ of too few values": lambda x: x.put_(_ints(x, 3, 2, 1), x[:2] * 3),
     "gather with indices of other dimensions": lambda x: x.gather(0, _ints(x, 3, 2).view(1, 2)),
     "scatter_ of too few values": lambda x: x.scatter_(0, _ints(x, 3, 2, 1), x[:2] * 3),
-    "dot of one factor": lambda x: x.dot(x[:1]),
-    "addmv with a vector of one number": lambda x: torch.addmv(x[:2], x.view(2, 2), x[:1]),
-    "conv1d with one bias for two channels": lambda x: F.conv1d(x.view(1, 1, 4), x.view(2, 1, 2), x[:1]),
-    "batch_norm with one mean for two channels": lambda x: F.batch_norm(x.view(2, 2), x[:1], x[:2]),
-    "batch_norm with one weight for two channels": lambda x: F.batch_norm(x.view(2, 2), x[:2], x[:2], x[:1]),
-    "layer_norm with one weight for four columns": lambda x: F.layer_norm(x.view(1, 4), (4,), x[:1]),
-    "nll_loss with one target for two rows": lambda x: F.nll_loss(x.view(2, 2), _ints(x, 1)),
-    "nll_loss with one weight for two classes": lambda x: F.nll_loss(x.view(2, 2), _ints(x, 1, 0), x[:1]),
-    "embedding_bag with one weight for two indices": lambda x: F.embedding_bag(
-        _ints(x, 1, 0), x.view(2, 2), _ints(x, 0), mode="sum", per_sample_weights=x[:1]
-    ),
-    **{
-        f"{cell.__name__} with one row of states for two rows": functools.partial(_call_with_one_row_of_states, cell, num_gates)
-        for cell, num_gates in ((torch.rnn_tanh_cell, 1), (torch.rnn_relu_cell, 1), (torch.gru_cell, 3), (torch.lstm_cell, 4))
-    },
+    **SINGLE_ELEMENTS,
     "repeat_interleave of too few numbers": lambda x: x.repeat_interleave(_ints(x, 3, 2, 1)),
     "masked_fill_ with a mask that does not fit": lambda x: x.masked_fill_(x[:3] > 0, 3.0),
     "item of several elements": lambda x: x.item(),

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import tree_map_only
 
 from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+from accelkit_conformance.oracle.layers import SelfAttention, ViewedStates
 from accelkit_conformance.oracle.module_compare import compare_module, run_module
 
 if TYPE_CHECKING:
@@ -50,21 +51,6 @@ class _Packed(nn.Module):
         packed = pack_padded_sequence(x, [2, 4, 1], enforce_sorted=False)
         output, states = self.layer(packed)
         return pad_packed_sequence(output)[0], states
-
-
-class _ViewedStates(nn.Module):
-    """A recurrent module whose initial states are views that are not contiguous. If a device refuses these, their copies are used."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: torch.Tensor, states: Any) -> Any:
-        views = tree_map_only(torch.Tensor, lambda one: one[:, 1:4], states)
-        try:
-            return self.layer(x, views)
-        except RuntimeError:
-            return self.layer(x, tree_map_only(torch.Tensor, torch.Tensor.contiguous, views))
 
 
 def _convolutions(cls: Any, ndim: int) -> list[Example]:
@@ -105,7 +91,7 @@ def _recurrent(cls: Any, num_states: int, **options: Any) -> list[Example]:
         _of(cls, 5, 4, 2, bias=False, bidirectional=True, batch_first=True, given=(_x(3, 1, 5),), **options),
         _of(cls, 5, 1, given=(_x(4, 1, 5),), **options),
         lambda: (_Packed(cls(5, 4, 2, bidirectional=True, **options)), (_x(4, 3, 5),), {}),
-        lambda: (_ViewedStates(cls(5, 4, 2, bidirectional=True, **options)), (_x(6, 3, 5), states(4, 4, batch=6)), {}),
+        lambda: (ViewedStates(cls(5, 4, 2, bidirectional=True, **options)), (_x(6, 3, 5), states(4, 4, batch=6)), {}),
     ]
     if num_states > 1:
         found.append(_of(cls, 5, 4, 2, proj_size=2, given=(_x(6, 3, 5), states(2, 2, 4)), **options))
@@ -120,13 +106,6 @@ def _cells() -> list[Example]:
         _of(nn.RNNCell, 5, 3, nonlinearity="relu", given=(x, h)),
         *(_of(cls, 5, 3, bias=False, given=(x,)) for cls in (nn.RNNCell, nn.GRUCell, nn.LSTMCell)),
     ]
-
-
-class SelfAttention(nn.MultiheadAttention):
-    """Attention of a sequence to itself. torch has a kernel of its own for it, which it uses only if all three arguments are one tensor."""
-
-    def forward(self, x: torch.Tensor, **options: Any) -> Any:  # type: ignore[override]
-        return super().forward(x, x, x, **options)
 
 
 def _excluded_by_head() -> torch.Tensor:
