@@ -68,8 +68,9 @@ def keyword_values(subject: Subject, name: str) -> None:
     ``interpolate``, ``grid_sample``, convolutions, pooling, ``pad``, losses, ``topk``, ``sort``, ``searchsorted``, ``unique``,
     normalizations, distances, activations, reductions, matrix products, attention, scatter functions, pointwise functions, ``fold``,
     ``roll`` and similar functions. Among their arguments are modes, sizes, strides, paddings, dilations, norms, dtypes, factors, bounds,
-    ``ignore_index``, ``label_smoothing`` and ``reduction``. In the case ``close_numbers``, a number in each call differs from the number in
-    the previous call by 1e-5 or less. Combinations that the CPU rejects are left out."""
+    ``ignore_index``, ``label_smoothing`` and ``reduction``. Points of ``grid_sample`` are between pixels, exactly on pixels, at the border
+    and far outside of the image. In the case ``close_numbers``, a number in each call differs from the number in the previous call by 1e-5
+    or less. Combinations that the CPU rejects are left out."""
     from accelkit_conformance.oracle.keyword_values import check_keyword_values
 
     check_keyword_values(subject, name)

@@ -269,6 +269,16 @@ def empty_cache_keeps_tensors(subject: Subject) -> None:
     assert torch.equal(kept.cpu(), torch.arange(1000.0)), "empty_cache changed a tensor"
 
 
+@check("full", requires=["streams", "pinned_memory"])
+def empty_cache_during_work(subject: Subject) -> None:
+    """If a tensor is freed while queued work uses it, ``empty_cache`` does not change the results of this work, even if new tensors are
+    filled afterwards. This is tested with work on the current stream and on a new stream of up to two devices, and ``empty_cache`` is
+    called while either of them is current."""
+    from accelkit_conformance.oracle.queued_copies import check_empty_cache_during_work
+
+    check_empty_cache_during_work(subject)
+
+
 @check("training")
 def fragmentation(subject: Subject) -> None:
     """Hundreds of tensors of different sizes are created, every third tensor is freed, and more tensors are created. All tensors that then

@@ -109,11 +109,12 @@ def _examples() -> Iterator[Case]:
 def arguments(subject: Subject, name: str, dtype: str) -> None:
     """Modules give the right outputs, buffers and gradients in training mode and in evaluation mode, even with arguments that torch's
     ``module_db`` does not contain. In evaluation mode, the modules are also called under ``torch.no_grad``. Convolutions have strides,
-    dilations, groups and padding modes. Attention has masks. Recurrent modules have several layers, two directions and packed sequences,
-    and recurrent cells have states. Embeddings have a ``padding_idx``, and embedding bags have each of their modes. Weights are normalised
-    by ``weight_norm`` and ``spectral_norm``, and losses have weights. Normalisation, pooling and resizing have less common options.
-    Parameters and arguments have the given dtype. Examples that the CPU does not support in this dtype, or that need a dtype which the
-    device lacks, are left out. The values of modules that draw random numbers are not compared.
+    dilations, groups and padding modes. Attention has masks for all heads or for each head, with and without padding. Recurrent modules
+    have several layers, two directions, packed sequences and initial states, and recurrent cells have states. If the device refuses initial
+    states that are not contiguous with a RuntimeError, it gets contiguous ones. Embeddings have a ``padding_idx``, and embedding bags have
+    each of their modes. Weights are normalised by ``weight_norm`` and ``spectral_norm``, and losses have weights. Normalisation, pooling
+    and resizing have less common options. Parameters and arguments have the given dtype. Examples that the CPU does not support in this
+    dtype, or that need a dtype which the device lacks, are left out. The values of modules that draw random numbers are not compared.
     """
     from accelkit_conformance.oracle.module_arguments import EXAMPLES, check_example
 
@@ -129,9 +130,9 @@ def programs(subject: Subject, name: str) -> None:
     momentum of BatchNorm, initialise lazy modules, and call modules with ``torch.func.functional_call``. They load state dicts, convert
     modules to other dtypes and memory layouts, use ``torch.nn.utils`` and packed sequences, tie weights, and train parameters that are
     views of a flat buffer. They normalise bfloat16 and float16 batches with float32 parameters, call modules with empty batches, compute
-    CTC losses of empty targets, and compute attention over 70 tokens in float32, bfloat16 and float16, with and without masks. Weights that
-    ``torch.nn.init`` draws at random need not equal those on the CPU, but they have the right device, mean and standard deviation. The rows
-    of a matrix that ``orthogonal_`` fills are orthonormal.
+    CTC losses of empty targets and of targets with hundreds of labels, and compute attention over 70 tokens in float32, bfloat16 and
+    float16, with and without masks. Weights that ``torch.nn.init`` draws at random need not equal those on the CPU, but they have the right
+    device, mean and standard deviation. The rows of a matrix that ``orthogonal_`` fills are orthonormal.
     """
     from accelkit_conformance.oracle.module_programs import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import check
 from accelkit_conformance.late_errors import raises
+from accelkit_conformance.results import NotSupported
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -152,6 +153,38 @@ def safetensors_bytes(subject: Subject) -> None:
     assert save(there) == save(here)
     for name, tensor in load(save(there)).items():
         assert torch.equal(tensor.to(subject.device).cpu(), here[name])
+
+
+@check("full")
+def safetensors_of_tied_weights(subject: Subject) -> None:
+    """``data_ptr`` of a view of a tensor is the address of its storage plus the offset of the view in bytes. ``save_model`` of safetensors
+    saves the weight that two layers share once, and ``load_model`` restores both layers. Devices whose tensors have no addresses are not
+    tested."""
+    import tempfile
+    from pathlib import Path
+
+    import torch
+    from safetensors.torch import load_file, load_model, save_model
+
+    from accelkit_conformance.oracle.sample_transfer import has_memory
+
+    x = torch.ones(4, 3, device=subject.device)
+    if not has_memory(x):
+        raise NotSupported("tensors on the device have no addresses")
+    for view in (x, x[1:], x[2, 1:], x.t()[2]):
+        address = view.untyped_storage().data_ptr() + view.storage_offset() * view.element_size()
+        assert view.data_ptr() == address > 0, f"the address of a view is {view.data_ptr()}, not {address}"
+    model, other = (torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)).to(subject.device) for _ in range(2))
+    for one in (model, other):
+        one[1].weight = one[0].weight
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        save_model(model, str(path))
+        saved = sorted(load_file(path))
+        assert len(saved) == 3, f"save_model saved {', '.join(saved)}, although the layers share one weight"
+        load_model(other, path)
+    for name, one in other.state_dict().items():
+        assert torch.equal(one.cpu(), model.state_dict()[name].cpu()), f"load_model gave {name} other values"
 
 
 @check("training")

@@ -111,3 +111,30 @@ class KeepsStatesOfLSTM(_Functions):
         if name == "lstm":
             self.__dict__.setdefault("kept", []).append(result[2].detach().clone())
         return result
+
+
+@mutant("modules", "masks of attention", check="arguments")
+class IgnoresMasksOfHeads(Broken):
+    """The fast path of multi-head attention uses the mask of the first head for all heads."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name != "_native_multi_head_attention" or args[9] is None or args[9].dim() != 4:
+            return call()
+        return func(*args[:9], args[9][:, :1].expand_as(args[9]).contiguous(), *args[10:], **kwargs)
+
+
+@mutant("modules", "states that are views", check="arguments")
+class ReadsContiguousStates(Broken):
+    """Recurrent modules read initial states as if they were contiguous."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch._VF.gru  # type: ignore[attr-defined]
+
+        def gru(x: Any, hx: Any, *args: Any) -> Any:
+            if x.device.type == "fake_xpu" and isinstance(hx, torch.Tensor) and not hx.is_contiguous():
+                hx = hx.as_strided(hx.shape, torch.empty(hx.shape).stride(), hx.storage_offset())
+            return original(x, hx, *args)
+
+        torch._VF.gru = gru  # type: ignore[attr-defined]

@@ -26,6 +26,22 @@ class CountsMemoryAfterInit(Broken):
 
 
 @mutant("device", "first calls")
+class PinsAfterInit(Broken):
+    """``pin_memory`` of a tensor returns a copy that is not pinned until the device has been used."""
+
+    def install(self) -> None:
+        import torch
+
+        module: Any = self.device_module
+        original = torch.Tensor.pin_memory
+
+        def pin_memory(tensor: Any, *args: Any) -> Any:
+            return original(tensor, *args) if module.is_initialized() else tensor.clone()
+
+        torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign]
+
+
+@mutant("device", "first calls")
 class CompilesWithoutALock(Broken):
     """``softmax`` raises an error while another thread calls it for the first time."""
 

@@ -175,3 +175,16 @@ class PoolsFewChannels(Broken):
         if name == "max_pool2d_with_indices_backward" and args[1].is_contiguous(memory_format=torch.channels_last):
             result[:, 512:] = 0
         return result
+
+
+@mutant("arguments", "resampling", check="keyword_gradients")
+class ExtendsTheBorder(Broken):
+    """The gradient of ``grid_sample`` for a grid point at the last pixel of a row is that of an image which is 0 outside, whatever the
+    padding."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name != "grid_sampler_2d_backward" or args[4] == 0 or not args[5] or not args[-1][1]:
+            return result
+        is_last = args[2][..., :1] == 1
+        return result[0], func(*args[:4], 0, *args[5:])[1].where(is_last, result[1])

@@ -109,3 +109,16 @@ class CountsInTheFirst4096Bins(Broken):
         if name in ("histogram.bin_ct", "histogram.bins_tensor"):
             result[0][4096:].zero_()
         return result
+
+
+@mutant("modules", "long targets")
+class HalvesLossesOf256Labels(Broken):
+    """The CTC loss of a target with 256 labels is half as large as it should be."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if not name.startswith("_ctc_loss") or "backward" in name:
+            return call()
+        losses, alpha = call()
+        return losses * torch.where(torch.as_tensor(args[3]).to(losses.device) == 256, 0.5, 1.0), alpha

@@ -158,3 +158,19 @@ class WrapsIndices(Broken):
         if name.startswith(("index_fill", "index_select")) and args[2].numel() > 1000:
             return func(*args[:2], args[2] % args[0].shape[args[1]], *args[3:], **kwargs)
         return call()
+
+
+@mutant("errors", "sizes of 1", check="invalid_arguments")
+class BroadcastsStates(Broken):
+    """``gru_cell`` broadcasts a state with one row."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.gru_cell
+
+        def gru_cell(x: Any, state: Any, *weights: Any) -> Any:
+            return original(x, state.expand(len(x), -1) if x.device.type == "fake_xpu" else state, *weights)
+
+        gru_cell.__name__ = "gru_cell"
+        torch.gru_cell = gru_cell

@@ -1,8 +1,8 @@
-"""Faults in streams and events, in functions that report memory, and in the profiler."""
+"""Faults in streams and events, in functions that report memory, in the cache, in addresses and in the profiler."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken
@@ -116,3 +116,107 @@ class ModuleStreamsRecordElsewhere(Slow):
 
         module: Any = self.device_module
         module.Stream.record_event = record_event
+
+
+@mutant("streams", "methods on another device", check="methods_on_another_device")
+class QueriesTheCurrentDevice(Slow):
+    """``query`` of a stream returns True if the stream's device is not current."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        module = self.device_module
+
+        class Stream(torch.Stream):
+            def query(self) -> bool:
+                return self.device_index != module.current_device() or super().query()
+
+        torch.Stream = Stream  # type: ignore[misc]
+
+
+@mutant("streams", "methods on another device", check="methods_on_another_device")
+class WaitsForTheCurrentDevice(Slow):
+    """``wait_stream`` and ``wait_event`` of a stream do nothing if the stream's device is not current."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        module = self.device_module
+
+        class Stream(torch.Stream):
+            def wait_event(self, event: Any) -> None:
+                if self.device_index == module.current_device():
+                    super().wait_event(event)
+
+            def wait_stream(self, other: Any) -> None:
+                if self.device_index == module.current_device():
+                    super().wait_stream(other)
+
+        torch.Stream = Stream  # type: ignore[misc]
+
+
+@mutant("streams", "priorities", check="priorities_of_streams")
+class RefusesProductsOnUrgentStreams(Broken):
+    """Products of matrices raise an error on a stream that was created with a priority other than 0."""
+
+    urgent: ClassVar[set[int]] = set()
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        urgent = self.urgent
+
+        class Stream(torch.Stream):
+            def __new__(cls, *args: Any, priority: int = 0, **options: Any) -> Any:
+                stream = super().__new__(cls, *args, priority=priority, **options)
+                if priority:
+                    urgent.add(stream.stream_id)
+                return stream
+
+        torch.Stream = Stream  # type: ignore[misc]
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name in ("mm", "bmm") and torch.accelerator.current_stream().stream_id in self.urgent:
+            raise RuntimeError("the workspace of this stream does not exist")
+        return call()
+
+
+@mutant("memory", "the cache", check="empty_cache_during_work")
+class EmptiesTheCacheTooEarly(Broken):
+    """If work is queued on the current stream, ``empty_cache`` releases the source of the last copy to the host, which copies zeros."""
+
+    copied: ClassVar[Any] = None
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "copy_" and args[0].device.type == "cpu":
+            type(self).copied = args[0]
+        return call()
+
+    def empty_cache(self) -> None:
+        import torch
+
+        stream, copied = torch.accelerator.current_stream(), self.copied
+        if copied is not None and not stream.query():
+            stream.synchronize()
+            copied.zero_()
+        super().empty_cache()
+
+
+@mutant("serialization", "addresses", check="safetensors_of_tied_weights")
+class SignsAddresses(Broken):
+    """``data_ptr`` of a tensor is negative."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.Tensor.data_ptr
+
+        def data_ptr(tensor: torch.Tensor) -> int:
+            return original(tensor) - (2**64 if tensor.device.type == "fake_xpu" else 0)
+
+        torch.Tensor.data_ptr = data_ptr  # type: ignore[method-assign]

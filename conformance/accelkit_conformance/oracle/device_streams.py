@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 
-def make_stream(subject: Subject, device: torch.device | None = None) -> Any:
-    """Return a new stream of ``device``, by default the device under test."""
+def make_stream(subject: Subject, device: torch.device | None = None, **options: int) -> Any:
+    """Return a new stream of ``device``, by default the device under test. ``options`` are those of ``torch.Stream``: ``priority``."""
     device = device or subject.device
-    return torch.Stream(device=device) if is_accelerator(subject) else subject.function("Stream")(device=device)
+    return (torch.Stream if is_accelerator(subject) else subject.function("Stream"))(device=device, **options)
 
 
 def current_stream(subject: Subject, device: torch.device | None = None) -> Any:
@@ -36,17 +36,18 @@ def on_stream(subject: Subject, stream: Any) -> contextlib.AbstractContextManage
     return stream if is_accelerator(subject) else subject.function("stream")(stream)  # type: ignore[no-any-return]
 
 
-def ways_to_enter(subject: Subject) -> list[tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]]:
-    """Return pairs of functions: the first creates a stream of the device under test, the second returns a context that makes it current.
+def ways_to_enter(subject: Subject) -> list[tuple[Callable[..., Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]]:
+    """Return pairs of functions: the first creates a stream of the device under test, possibly with options, and the second returns a
+    context that makes it current.
 
     One pair is ``make_stream`` and ``on_stream``. If the device's module has ``Stream`` and ``stream``, they are another pair.
     """
-    ways: list[tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]] = [
-        (lambda: make_stream(subject), lambda stream: on_stream(subject, stream))
+    ways: list[tuple[Callable[..., Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]] = [
+        (functools.partial(make_stream, subject), lambda stream: on_stream(subject, stream))
     ]
     cls, context = subject.optional_function("Stream"), subject.optional_function("stream")
     if cls is not None and context is not None:
-        ways.append((lambda: cls(device=subject.device), context))
+        ways.append((functools.partial(cls, device=subject.device), context))
     return ways
 
 

@@ -18,6 +18,7 @@ from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
 from accelkit_conformance.oracle.op_compare import place
 from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
 from accelkit_conformance.oracle.sample_transfer import tensors, to_device
+from accelkit_conformance.oracle.single_elements import SINGLE_ELEMENTS
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -200,6 +201,7 @@ INVALID_DRAWS: dict[str, _Call] = {
 }
 """Calls to samplers with invalid arguments, by name. Each is called with a tensor of four ones."""
 
+
 INVALID_SIZES: dict[str, _Call] = {
     "empty of a negative size": lambda x: torch.empty(-3, device=x.device),
     "zeros of a negative size": lambda x: torch.zeros(2, -3, device=x.device),
@@ -246,6 +248,7 @@ INVALID_SIZES: dict[str, _Call] = {
     "put_ of too few values": lambda x: x.put_(_ints(x, 3, 2, 1), x[:2] * 3),
     "gather with indices of other dimensions": lambda x: x.gather(0, _ints(x, 3, 2).view(1, 2)),
     "scatter_ of too few values": lambda x: x.scatter_(0, _ints(x, 3, 2, 1), x[:2] * 3),
+    **SINGLE_ELEMENTS,
     "repeat_interleave of too few numbers": lambda x: x.repeat_interleave(_ints(x, 3, 2, 1)),
     "masked_fill_ with a mask that does not fit": lambda x: x.masked_fill_(x[:3] > 0, 3.0),
     "item of several elements": lambda x: x.item(),

@@ -10,6 +10,7 @@ import contextlib
 import io
 import itertools
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -40,13 +41,16 @@ _TAKE_A_DEVICE = (
     "set_device",
 )  # fmt: skip
 _QUERIES = ("is_available", "device_count")
+_CONSTANTS = re.compile(r"current_device|device_count|get_device_(capability|name)|initial_seed|is_|manual_seed|synchronize")
+_RANDOM = re.compile(r"rand|rng")
 
 
 def check_first_calls(subject: Subject) -> None:
     """Check calls that are the first to use the device in a process.
 
-    Each call is made in a process of its own. One of the calls uses the device in several threads. Finally, a process is forked after
-    functions that only describe devices have been called. A call that fails, crashes or hangs is recorded in the subject.
+    Each call is made in a process of its own, and made again after the device has been used. One of the calls uses the device in several
+    threads. Finally, a process is forked after functions that only describe devices have been called. A call that fails, crashes, hangs or
+    gives another kind of result than later is recorded in the subject.
 
     Raises:
         NotSupported: If the device cannot be used in a forked process although the parent process has not used it, or if the operating
@@ -75,6 +79,8 @@ def _calls(module: Any, device: Any) -> dict[str, Callable[[], Any]]:
         "tensor": lambda: torch.tensor([1.0, 2.0], device=device),
         "is_pinned": lambda: torch.ones(3).is_pinned(),
         "pin_memory": lambda: torch.ones(3).pin_memory(),
+        "zeros of pinned memory": lambda: torch.zeros(3, pin_memory=True),
+        "DataLoader with pinned memory": lambda: next(iter(torch.utils.data.DataLoader([1.0, 2.0], pin_memory=True))),  # type: ignore[arg-type]
         "Module.to": lambda: torch.nn.Linear(3, 3).to(device),
         "with device": lambda: _made_in(device),
         "autocast": lambda: _autocast(device),
@@ -150,12 +156,41 @@ def _use(device: Any) -> None:
     assert total == 6, f"2 + 2 + 2 is {total}, not 6"
 
 
-def _first(call: Callable[[], Any], device: Any) -> str:
+def _first(name: str, call: Callable[[], Any], device: Any) -> str:
     """Make a call, then use the device and make the call again. Return what is wrong, or an empty string."""
-    before = _error_of(call)
+    results: list[list[object]] = []
+
+    def describe() -> None:
+        results.append(_description(name, call()))
+
+    before = _error_of(describe)
     if unusable := _error_of(lambda: _use(device)):
         return f"the device does not work afterwards: {unusable}"
-    return f"{before}, but no error after the device has been used" if before and not _error_of(call) else ""
+    if _error_of(describe):
+        return ""
+    if before:
+        return f"{before}, but no error after the device has been used"
+    first, second = results
+    return f"gave {first}, but {second} after the device has been used" if first != second else ""
+
+
+def _description(name: str, result: Any) -> list[object]:
+    """Return what must be the same for the first call and for a later call: the type of the result and, for tensors, streams, generators
+    and constants, its properties."""
+    import torch
+
+    found: list[object] = [type(result).__name__]
+    for one in result.parameters() if isinstance(result, torch.nn.Module) else [result]:
+        if isinstance(one, torch.Tensor):
+            found += [str(one.device), str(one.dtype), list(one.shape), one.device.type == "cpu" and one.is_pinned()]
+            found += [] if _RANDOM.search(name) or isinstance(result, torch.nn.Module) else one.tolist()
+        elif isinstance(one, torch.Generator):
+            found += [str(one.device), one.initial_seed()]
+        elif isinstance(one, torch.Stream):
+            found += [str(one.device), one.stream_id if "Stream" not in name else None]
+        elif isinstance(one, str | int | float | tuple) and _CONSTANTS.search(name):
+            found.append(one)
+    return found
 
 
 def _in_threads(device: Any) -> str:
@@ -218,7 +253,7 @@ def _findings(record: PluginRecord) -> dict[str, Any]:
         return {"unsupported": "loading the plugin initialises the driver", "failures": {}}
     if failure := _Fork(lambda: _error_of(lambda: _use(device))).outcome():
         return {"unsupported": f"a forked process cannot use the device: {failure}", "failures": {}}
-    calls = {name: lambda call=call: _first(call, device) for name, call in _calls(module, device).items()}  # type: ignore[misc]
+    calls = {name: lambda name=name, call=call: _first(name, call, device) for name, call in _calls(module, device).items()}  # type: ignore[misc]
     calls["work in several threads"] = lambda: _in_threads(device)
     failures: dict[str, str] = {}
     names = [*calls]

@@ -58,6 +58,10 @@ def _grids() -> Iterator[Call]:
         yield from product(F.grid_sample, (x, grid * 1.3), mode=["bilinear", "nearest", "bicubic"], **values)
     x, grid = random_inputs((1, 2, 3, 1, 4), (1, 2, 3, 2, 3))
     yield from product(F.grid_sample, (x, grid * 1.3), mode=["bilinear", "nearest"], **values)
+    # Pixels are at multiples of 1/2 in one dimension if corners are aligned, and at odd multiples of 1/4 in the other if they are not.
+    steps = torch.arange(-5, 6) / 4
+    exact = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), -1)[None]
+    yield from product(F.grid_sample, (*random_inputs((1, 2, 5, 4)), exact), mode=["bilinear", "bicubic"], **values)
     far = torch.tensor([[[[1e20, 0.0], [-1e20, 0.3], [0.2, 3e9], [-5e9, -1e20]]]])
     yield from product(F.grid_sample, (x[:, :, 0], far), mode=["bilinear", "nearest"], padding_mode=["zeros"], align_corners=[True, False])
     theta = random_inputs((2, 2, 3))

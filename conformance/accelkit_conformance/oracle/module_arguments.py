@@ -5,6 +5,7 @@ Each example is a function that returns a new module on the CPU and the argument
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import tree_map_only
 
 from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+from accelkit_conformance.oracle.layers import SelfAttention, ViewedStates
 from accelkit_conformance.oracle.module_compare import compare_module, run_module
 
 if TYPE_CHECKING:
@@ -75,11 +77,11 @@ def _transposed(cls: Any, ndim: int) -> list[Example]:
 
 
 def _recurrent(cls: Any, num_states: int, **options: Any) -> list[Example]:
-    """Return examples of a recurrent module. Some have several layers, run in both directions or get initial states; one gets packed
-    sequences."""
+    """Return examples of a recurrent module. Some have several layers, run in both directions or get initial states, which may be views;
+    one gets packed sequences."""
 
-    def states(count: int, *sizes: int) -> Any:
-        found = tuple(_x(count, 3, size) for size in (sizes * 2)[:num_states])
+    def states(count: int, *sizes: int, batch: int = 3) -> Any:
+        found = tuple(_x(count, batch, size) for size in (sizes * 2)[:num_states])
         return found if num_states > 1 else found[0]
 
     found = [
@@ -89,6 +91,7 @@ def _recurrent(cls: Any, num_states: int, **options: Any) -> list[Example]:
         _of(cls, 5, 4, 2, bias=False, bidirectional=True, batch_first=True, given=(_x(3, 1, 5),), **options),
         _of(cls, 5, 1, given=(_x(4, 1, 5),), **options),
         lambda: (_Packed(cls(5, 4, 2, bidirectional=True, **options)), (_x(4, 3, 5),), {}),
+        lambda: (ViewedStates(cls(5, 4, 2, bidirectional=True, **options)), (_x(6, 3, 5), states(4, 4, batch=6)), {}),
     ]
     if num_states > 1:
         found.append(_of(cls, 5, 4, 2, proj_size=2, given=(_x(6, 3, 5), states(2, 2, 4)), **options))
@@ -105,19 +108,28 @@ def _cells() -> list[Example]:
     ]
 
 
+def _excluded_by_head() -> torch.Tensor:
+    """Return a mask of five keys for five queries, for each head of two sequences with two heads."""
+    return torch.arange(100).view(4, 5, 5) % 3 == 1
+
+
 def _attention() -> list[Example]:
     cls, query, memory = nn.MultiheadAttention, _x(2, 5, 8), _x(2, 7, 8)
-    same, cross = (query, query, query), (query, memory, memory)
+    cross = (query, memory, memory)
     causal = nn.Transformer.generate_square_subsequent_mask(5)
     is_padding = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
+    masks, paddings = (causal != 0, _excluded_by_head()), (None, is_padding[:, 2:])
+    in_floats = [None if one is None else one.float() * -3 for one in (*masks, *paddings)]
+    combined = [*itertools.product(masks, paddings, (False, True)), *itertools.product(in_floats[:2], in_floats[2:], (False, True))]
+    masked = [{"attn_mask": mask, "key_padding_mask": padding, "need_weights": has_weights} for mask, padding, has_weights in combined]
     return [
-        _of(cls, 8, 2, batch_first=True, given=same),
+        *(_of(SelfAttention, 8, 2, batch_first=True, given=(query,), call=call) for call in masked),
+        _of(SelfAttention, 8, 2, batch_first=True, given=(query,)),
         _of(cls, 8, 2, batch_first=True, given=cross, call={"key_padding_mask": is_padding}),
         _of(cls, 8, 2, batch_first=True, given=cross, call={"key_padding_mask": is_padding.float() * -3, "need_weights": False}),
-        _of(cls, 8, 4, batch_first=True, bias=False, given=same, call={"attn_mask": causal, "average_attn_weights": False}),
-        _of(cls, 8, 4, batch_first=True, given=same, call={"attn_mask": causal, "is_causal": True, "need_weights": False}),
-        _of(cls, 8, 2, batch_first=True, given=same, call={"attn_mask": causal != 0, "need_weights": False}),
-        _of(cls, 8, 2, given=(query, query, query), call={"attn_mask": torch.zeros(10, 2, 2).index_fill_(0, torch.tensor([3]), -1.0)}),
+        _of(SelfAttention, 8, 4, batch_first=True, bias=False, given=(query,), call={"attn_mask": causal, "average_attn_weights": False}),
+        _of(SelfAttention, 8, 4, batch_first=True, given=(query,), call={"attn_mask": causal, "is_causal": True, "need_weights": False}),
+        _of(SelfAttention, 8, 2, given=(query,), call={"attn_mask": torch.zeros(10, 2, 2).index_fill_(0, torch.tensor([3]), -1.0)}),
         _of(cls, 8, 2, add_bias_kv=True, add_zero_attn=True, batch_first=True, given=cross),
         _of(cls, 8, 2, kdim=3, vdim=6, batch_first=True, given=(query, _x(2, 4, 3), _x(2, 4, 6))),
     ]
@@ -138,6 +150,8 @@ def _transformers() -> list[Example]:
     return [
         _of(layer, 8, 2, 16, norm_first=True, activation="gelu", **options, given=(x,)),
         _of(layer, 8, 2, 16, bias=False, **options, given=(x,), call={"src_mask": causal, "is_causal": True}),
+        _of(layer, 8, 2, 16, **options, given=(x,), call={"src_mask": causal != 0, "src_key_padding_mask": is_padding}),
+        _of(layer, 8, 2, 16, **options, given=(x,), call={"src_mask": _excluded_by_head()}),
         encoder(mask=causal, is_causal=True),
         encoder(src_key_padding_mask=is_padding),
         _of(nn.TransformerDecoderLayer, 8, 2, 16, norm_first=True, **options, given=(x, memory), call={"tgt_mask": causal}),

@@ -22,7 +22,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _STAGES = 2
 """The number of operators whose errors add up. Most modules call at least two, one after the other, in the forward and the backward
 pass."""
-_MORE_STAGES = {"MultiheadAttention": 5, "RNN": 8, "GRU": 8, "LSTM": 8}
+_MORE_STAGES = {"MultiheadAttention": 5, "SelfAttention": 5, "RNN": 8, "GRU": 8, "LSTM": 8}
 """The value that is used instead of ``_STAGES`` for modules that call more operators, by class. Attention computes three products and a
 softmax, and recurrent modules repeat their operators in each time step."""
 

@@ -5,21 +5,23 @@ Work that depends on a copy must wait for this copy, even while the copy is stil
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelkit_conformance.oracle.device_streams import make_event, make_stream, on_stream
+from accelkit_conformance.oracle.device_streams import current_stream, make_event, make_stream, on_stream
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _LENGTH = 64
 _NUM_COPIES = 4
+_MOST_SECONDS = 30.0
 
 
 @functools.cache
@@ -149,6 +151,8 @@ def check_events_after_copies(subject: Subject) -> None:
 def check_waiting_for_another_device(subject: Subject, way: str) -> None:
     """Make a stream wait for work on another device, and check that the stream then sees the values that this work wrote.
 
+    The streams are new ones and those that are current on their devices. Either device is current while the stream is made to wait.
+
     Args:
         subject: The plugin under test, with its device.
         way: The method that waits: ``wait_stream``, ``wait_event`` or the event's ``wait``.
@@ -157,27 +161,79 @@ def check_waiting_for_another_device(subject: Subject, way: str) -> None:
         AssertionError: If the stream sees the values from before the work.
         NotSupported: If there is only one device.
     """
-    for here, there in itertools.permutations((subject.device, subject.second_device())):
-        host, source = torch.zeros(_LENGTH).pin_memory(), torch.ones(_LENGTH, device=here)
-        target = torch.zeros(_LENGTH, device=there)
-        producer, consumer = make_stream(subject, here), make_stream(subject, there)
-        for device in (here, there):
-            subject.accelerator.synchronize(device)
-        with on_stream(subject, producer):
-            keep_busy(here)
-            host.copy_(source, non_blocking=True)
+    devices = (subject.device, subject.second_device())
+    for (here, there), current, get in itertools.product(itertools.permutations(devices), devices, (make_stream, current_stream)):
+        producer, consumer, target = get(subject, here), get(subject, there), torch.zeros(_LENGTH, device=there)
+        host = _copied_late(subject, producer, here)
+        with subject.module.device(here), on_stream(subject, producer):
             event = make_event(subject)
             event.record()
-        if way == "wait_stream":
-            consumer.wait_stream(producer)
-        elif way == "wait_event":
-            consumer.wait_event(event)
-        else:
-            event.wait(consumer)
-        with on_stream(subject, consumer):
+        with subject.module.device(current):
+            if way == "wait_stream":
+                consumer.wait_stream(producer)
+            elif way == "wait_event":
+                consumer.wait_event(event)
+            else:
+                event.wait(consumer)
+        with subject.module.device(there), on_stream(subject, consumer):
             target.copy_(host, non_blocking=True)
         consumer.synchronize()
-        assert target.tolist() == [1.0] * _LENGTH, f"after {way}, a stream of {there} read the values from before the work on {here}"
+        assert target.tolist() == [1.0] * _LENGTH, (
+            f"after {way} while {current} is current, a stream of {there} read the values from before the work on {here}"
+        )
+
+
+def _copied_late(subject: Subject, stream: Any, device: torch.device) -> torch.Tensor:
+    """Return a tensor of zeros in pinned memory. Slow work that is queued on ``stream``, a stream of ``device``, sets the zeros to 1."""
+    host, source = torch.zeros(_LENGTH).pin_memory(), torch.ones(_LENGTH, device=device)
+    for one in subject.devices[:2]:
+        subject.accelerator.synchronize(one)
+    with subject.module.device(device), on_stream(subject, stream):  # entering a stream that is current does not switch torch's device
+        keep_busy(device)
+        host.copy_(source, non_blocking=True)
+    return host
+
+
+def check_methods_on_another_device(subject: Subject, way: str) -> None:
+    """Call a method of a busy stream while another device is current, and check that the method refers to the work of this stream.
+
+    The streams are a new one and the current one of each device. Each device is current in turn.
+
+    Args:
+        subject: The plugin under test, with its device.
+        way: The method: ``query``, ``synchronize`` or ``record_event``.
+
+    Raises:
+        AssertionError: If the method reports the end of the work too early or not at all, or if it changes the current device or stream.
+        NotSupported: If there is only one device.
+    """
+    devices = (subject.device, subject.second_device())
+    for device, current, get in itertools.product(devices, devices, (make_stream, current_stream)):
+        stream = get(subject, device)
+        host = _copied_late(subject, stream, device)
+        how = f"{way} of a stream of {device} while {current} is current"
+        with subject.module.device(current):
+            before = current_stream(subject, current)
+            if way == "synchronize":
+                stream.synchronize()
+            else:
+                waiting, end = (stream if way == "query" else stream.record_event()), time.monotonic() + _MOST_SECONDS
+                while not waiting.query():
+                    assert time.monotonic() < end, f"{how}: query() is still False after {_MOST_SECONDS:g} s"
+            found = host.tolist()
+            assert stream.query(), f"{how}: the work is done, but query() of the stream is False"
+            assert subject.module.current_device() == current.index, f"{how} made another device current"
+            assert current_stream(subject, current) == before, f"{how} made another stream current"
+        assert found == [1.0] * _LENGTH, f"{how}: the work of the stream was not done"
+
+
+_BACKWARD_PASSES: Mapping[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | None]] = {
+    "backward": lambda y, x, gradient: (y.backward(gradient), x.grad)[1],  # type: ignore[func-returns-value, no-untyped-call]
+    "backward with inputs": lambda y, x, gradient: (y.backward(gradient, inputs=[x]), x.grad)[1],  # type: ignore[func-returns-value, no-untyped-call]
+    "torch.autograd.grad": lambda y, x, gradient: torch.autograd.grad(y, x, gradient)[0],
+    "torch.autograd.backward": lambda y, x, gradient: (torch.autograd.backward([y], [gradient]), x.grad)[1],  # type: ignore[func-returns-value]
+}
+"""Functions, by name, that run a backward pass from a result and its gradient, and return the gradient of a leaf."""
 
 
 def check_stream_of_backward(subject: Subject, call: str) -> None:
@@ -185,15 +241,15 @@ def check_stream_of_backward(subject: Subject, call: str) -> None:
 
     Args:
         subject: The plugin under test, with its device.
-        call: Where ``backward`` is called: ``on_its_stream`` (the stream of the forward pass) or ``on_another_stream``. In the first case,
-            the queued work writes the output gradient. In the second case, it writes a factor by which the backward pass multiplies the
-            output gradient.
+        call: Where the functions of ``_BACKWARD_PASSES`` are called: ``on_its_stream`` (the stream of the forward pass) or
+            ``on_another_stream``. In the first case, the queued work writes the output gradient. In the second case, it writes a factor by
+            which the backward pass multiplies the output gradient.
 
     Raises:
         AssertionError: If the backward pass reads the values from before the queued work.
     """
     is_inside = call == "on_its_stream"
-    for value in (2.0, 3.0):
+    for (name, gradient_of), value in itertools.product(_BACKWARD_PASSES.items(), (2.0, 3.0)):
         host = torch.full((_LENGTH,), value).pin_memory()
         x = torch.ones(_LENGTH, device=subject.device, requires_grad=True)
         gradient, factor = torch.ones(_LENGTH, device=subject.device), torch.ones(_LENGTH, device=subject.device)
@@ -204,10 +260,35 @@ def check_stream_of_backward(subject: Subject, call: str) -> None:
             keep_busy(subject.device)
             (gradient if is_inside else factor.data).copy_(host, non_blocking=True)  # autograd does not notice writes through .data
             if is_inside:
-                y.backward(gradient)
+                result = gradient_of(y, x, gradient)
                 stream.synchronize()
         if not is_inside:
-            y.backward(gradient)
-        assert x.grad is not None, "the backward pass gave no gradient"
-        found = x.grad.tolist()
-        assert found == [value] * _LENGTH, "a backward operator did not wait for work that was queued on its forward operator's stream"
+            result = gradient_of(y, x, gradient)
+        assert result is not None, f"{name} gave no gradient"
+        found = (result * 1).tolist()
+        assert found == [value] * _LENGTH, f"{name}: an operator did not wait for work that was queued on its forward operator's stream"
+
+
+def check_empty_cache_during_work(subject: Subject) -> None:
+    """Free a tensor that queued work uses, empty the cache and fill new tensors, and check the result of the queued work.
+
+    The work is queued on the current stream and on a new stream of each device, and the cache is emptied while each device is current.
+
+    Raises:
+        AssertionError: If the result is wrong.
+    """
+    devices = subject.devices[:2] if subject.capabilities.can("numbered_devices") else subject.devices[:1]
+    make_current = subject.module.device if len(devices) > 1 else lambda device: contextlib.nullcontext()
+    host = torch.ones(1 << 20).pin_memory()
+    for device, current, get in itertools.product(devices, devices, (make_stream, current_stream)):
+        with make_current(device), on_stream(subject, get(subject, device)):
+            used = torch.zeros(1 << 20, device=device)
+            keep_busy(device)
+            used.copy_(host, non_blocking=True)
+            found = torch.zeros(_LENGTH).pin_memory().copy_(used[:_LENGTH], non_blocking=True)
+            del used
+            with make_current(current):
+                subject.accelerator.empty_cache()
+            torch.full((1 << 20,), 7.0, device=device)
+            subject.accelerator.synchronize(device)
+        assert found.tolist() == [1.0] * _LENGTH, f"empty_cache while {current} is current changed the results of work on {device}"

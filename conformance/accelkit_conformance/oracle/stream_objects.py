@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 
 from accelkit_conformance.late_errors import raises
+from accelkit_conformance.oracle.compared_calls import compare_call
 from accelkit_conformance.oracle.device_streams import (
     current_stream,
     elapsed,
@@ -23,6 +25,7 @@ from accelkit_conformance.oracle.device_streams import (
     ways_to_make_events,
 )
 from accelkit_conformance.oracle.places import run_at
+from accelkit_conformance.oracle.programs import random_values
 from accelkit_conformance.oracle.queued_copies import keep_busy
 from accelkit_conformance.results import NotSupported
 
@@ -247,3 +250,35 @@ def check_reading_on_a_stream(subject: Subject) -> None:
                 found = read(x)
             assert found == 2, f"{name} on a busy stream read {found}, not 2"
             stream.synchronize()
+
+
+def check_priorities(subject: Subject) -> None:
+    """Check that streams with a priority can be made current, and that work on them gives the right results.
+
+    Failures are recorded in the subject. A priority other than 0 may be refused when the stream is created.
+
+    Raises:
+        NotSupported: If the device lacks float32.
+    """
+    subject.needs("float32")
+    for (number, (make, enter)), priority in itertools.product(enumerate(ways_to_enter(subject)), (-1, 0)):
+        with subject.sample(f"priority {priority}, Stream of {'the module' if number else 'torch'}", {"priority": priority}):
+            before = current_stream(subject)
+            try:
+                stream = make(priority=priority)
+            except (RuntimeError, ValueError, TypeError):
+                if priority == 0:
+                    raise
+                continue
+            with enter(stream):
+                assert current_stream(subject) == stream, "a stream that was entered is not current"
+                compare_call(subject, _attention_of_products, [random_values(torch.device("cpu"), 2, 64, 32)], num_stages=6)
+            assert current_stream(subject) == before, "leaving the stream did not restore the previous stream"
+            stream.synchronize()
+            assert stream.query(), "a synchronized stream reports that it has work"
+
+
+def _attention_of_products(x: torch.Tensor) -> list[torch.Tensor]:
+    leaf = x.detach().requires_grad_()
+    y = F.scaled_dot_product_attention(leaf @ leaf.mT @ leaf / 64, leaf, leaf)
+    return [y, *torch.autograd.grad(y, leaf, torch.ones_like(y))]

@@ -39,9 +39,21 @@ def _ctc_losses(device: torch.device) -> Any:
             steps = (torch.tensor([12, 12, 10], dtype=dtype), torch.tensor(lengths, dtype=dtype))
             losses = F.ctc_loss(x.log_softmax(2), given, *steps, reduction="none", zero_infinity=is_zero)
             found.append((losses, torch.autograd.grad(losses, x, torch.tensor([1.0, 2.0, 3.0], device=device))))
-    x, many = random_values(device, 1300, 2, 5).requires_grad_(), (torch.arange(1200, device=device) % 4 + 1).view(2, 600)
-    losses = F.ctc_loss(x.log_softmax(2), many, torch.tensor([1300, 1280]), torch.tensor([600, 513]), reduction="none")
-    return found, losses, torch.autograd.grad(losses.sum(), x)
+    # Targets of 256 labels and of more than 512 labels use other kernels of CUDA's libraries. Neighbouring labels differ.
+    for lengths, steps, dtype in (
+        ([600, 513], [1300, 1280], torch.int64),
+        ([256, 255], [600, 600], torch.int32),
+        ([257, 256], [600, 600], torch.int64),
+    ):
+        x, many = (
+            random_values(device, max(steps), 2, 5).requires_grad_(),
+            (torch.arange(2 * lengths[0], device=device) % 4 + 1).view(2, -1),
+        )
+        many = torch.cat([many[0], many[1, : lengths[1]]]) if dtype is torch.int32 else many
+        given = (torch.tensor(steps, dtype=dtype), torch.tensor(lengths, dtype=dtype))
+        losses = F.ctc_loss(x.log_softmax(2), many.to(dtype), *given, reduction="none")
+        found.append((losses, torch.autograd.grad(losses.sum(), x)))
+    return found
 
 
 def _empty_batches(device: torch.device) -> Any:
