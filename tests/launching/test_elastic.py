@@ -43,7 +43,7 @@ def is_listening(port):
 
 
 def until(condition, text, machines=(), seconds=200):
-    """Wait until the condition is met. These machines may not leave the job before."""
+    """Wait until the condition is met. Fail if one of the machines exits before that."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, text
@@ -72,7 +72,7 @@ def check(folder, processes):
 
 
 def test_a_machine_is_killed_and_another_one_joins(machine, tmp_path):
-    """The machine that hosts the rendezvous stops for some seconds, while the others find out that a machine was lost."""
+    """The machine that hosts the rendezvous is suspended for several seconds, while the other one detects that a machine is lost."""
     arguments = (PROGRAM, tmp_path, "4:2", "7:3")
     host, other, lost = [machine(*arguments) for _ in range(3)]
     until((tmp_path / "waits-4-3").exists, "the job did not start on three machines")
@@ -81,7 +81,7 @@ def test_a_machine_is_killed_and_another_one_joins(machine, tmp_path):
     host.process.send_signal(signal.SIGSTOP)
     time.sleep(6)
     host.process.send_signal(signal.SIGCONT)
-    until((tmp_path / "waits-7-2").exists, "the job did not go on on two machines", [host, other])
+    until((tmp_path / "waits-7-2").exists, "the job did not continue on two machines", [host, other])
     new = machine(*arguments)
     lost.wait(-signal.SIGKILL)
     for one in (host, other, new):
@@ -141,7 +141,7 @@ def test_a_machine_that_was_frozen_joins_again(machine, tmp_path):
     frozen = [launcher, *launcher.children(recursive=True)]
     for process in frozen:
         process.suspend()
-    until((tmp_path / "waits-7-2").exists, "the job did not go on on two machines")
+    until((tmp_path / "waits-7-2").exists, "the job did not continue on two machines")
     for process in frozen:
         process.resume()
     for one in machines:

@@ -370,9 +370,9 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
 @check("full", requires=["dtype.{1}"], over=_combined("rounded_conversions", "FLOAT8", "float32", "bfloat16", "float16"))
 def float8_conversions(subject: Subject, dtype: str, other: str) -> None:
     """Conversions from and to float8 give exactly the same numbers as on the CPU, with the same signs of zeros. All numbers of the float8
-    dtype are converted to the other dtype and back. Three numbers between each two neighbouring ones are rounded to float8. Finite numbers
-    beyond the largest number of the float8 dtype, and numbers that are subnormal in the other dtype, are left out. If the device raises an
-    error, the conversion is ``unsupported``.
+    dtype are converted to the other dtype and back. Three numbers between each pair of neighbouring float8 numbers are rounded to float8.
+    Finite numbers beyond the largest number of the float8 dtype, and numbers that are subnormal in the other dtype, are left out. If the
+    device raises an error, the conversion is ``unsupported``.
     """
     from accelkit_conformance.oracle.rounded_conversions import check_float8_conversions
 
@@ -409,11 +409,11 @@ def neutral_elements(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.float32"], over=names_of("accumulating_dtypes", "CALLS"))
 def accumulating_dtypes(subject: Subject, name: str) -> None:
     """Reductions, scans, softmax functions and norms with ``dtype=`` give the same results as on the CPU, and have the same dtype. The
-    input is float16, bfloat16, float32, int8, int32, bool or complex64, and ``dtype=`` is one of two to five other dtypes. Many sums,
-    products and squares exceed the range of the input's dtype, but not that of the other dtype, so that the device must convert the
-    elements before it adds or multiplies them. The calls are made along the first and the last dimension of a matrix, some with
-    ``keepdim=True``, and, if the function has such a form, over the whole matrix. Calls that the CPU rejects, and dtypes that the device
-    lacks, are left out."""
+    input is float16, bfloat16, float32, int8, int32, bool or complex64, and ``dtype=`` is one of five other dtypes (for complex64:
+    complex64 or complex128). Many sums, products and squares exceed the range of the input's dtype, but not that of the other dtype, so
+    that the device must convert the elements before it adds or multiplies them. The calls are made along the first and the last dimension
+    of a matrix, some with ``keepdim=True``, and, if the function has such a form, over the whole matrix. Calls that the CPU rejects, and
+    dtypes that the device lacks, are left out."""
     from accelkit_conformance.oracle.accumulating_dtypes import check_accumulating_dtypes
 
     check_accumulating_dtypes(subject, name)

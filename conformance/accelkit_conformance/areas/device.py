@@ -329,13 +329,13 @@ def first_calls(subject: Subject) -> None:
     """Any call can be the first one that uses the device in a process. In each of several new processes, a different call is the first to
     use the device, such as ``memory_allocated``, ``manual_seed``, ``current_stream``, ``torch.Generator``, ``pin_memory`` or
     ``torch.load``. If a call raises no error after the device has been used, it must not raise one as the first call either, and the device
-    must work afterwards. Both calls must give results of the same type. Tensors must also have the same device, dtype and shape, both be
-    pinned or not and, unless they are random, have the same values; streams must have the same device, and current streams must be the
-    same; generators must have the same device and initial seed; and functions that return a constant, such as ``device_count`` or
-    ``is_bf16_supported``, must return the same value. ``current_stream`` and the functions that report memory are also called with the
-    index and with the name of the device. Each call must end within 20 seconds. In one process, four threads use the device first, at the
-    same time, and get the right results. After ``is_available`` and ``device_count`` of the device's module and of ``torch.accelerator``
-    have been called, a forked process can use the device, or raises RuntimeError; it neither hangs nor crashes.
+    must work afterwards. Both calls must give results of the same type. Tensors must also have the same device, dtype and shape, must both
+    be pinned or both be unpinned and, unless they are random, must have the same values; streams must have the same device, and current
+    streams must be the same; generators must have the same device and initial seed; and functions that return a constant, such as
+    ``device_count`` or ``is_bf16_supported``, must return the same value. ``current_stream`` and the functions that report memory are also
+    called with the index and with the name of the device. Each call must end within 20 seconds. In one process, four threads use the device
+    first, at the same time, and get the right results. After ``is_available`` and ``device_count`` of the device's module and of
+    ``torch.accelerator`` have been called, a forked process can use the device, or raises RuntimeError; it neither hangs nor crashes.
 
     The new processes are forked from a process that has loaded the plugin. If loading the plugin initialises the driver, or a forked
     process cannot use the device, the result is ``unsupported``.

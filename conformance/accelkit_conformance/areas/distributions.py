@@ -31,10 +31,10 @@ def dtypes_of_samplers(subject: Subject, dtype: str) -> None:
     the end of the range in which the dtype represents every integer, such as 2**24 for float32. For integers and bool, n is the largest
     value of the dtype. No number is outside the range from 0 to n, the largest number drawn is at most 2 % below n, and the mean is correct
     to within six standard errors. From ranges such as -100 to -8, ``random_`` and ``randint`` draw every integer, and no other number. For
-    int64 and float64, some of the ranges are beyond 2**40. Ranges are not tested in uint8 and bool. In complex dtypes, the samplers are
-    ``rand``, ``rand_like``, ``randn``, ``randn_like``, ``uniform_``, ``normal_`` and ``normal``. The means of the real and of the imaginary
-    part are correct to within six standard errors, their variances are correct to within 10 %, and their correlation is between -0.043 and
-    0.043."""
+    int64 and float64, some of the ranges start at 2**40 or -2**40. Ranges are not tested in uint8 and bool. In complex dtypes, the samplers
+    are ``rand``, ``rand_like``, ``randn``, ``randn_like``, ``uniform_``, ``normal_`` and ``normal``. The means of the real and of the
+    imaginary part are correct to within six standard errors, their variances are correct to within 10 %, and their correlation is between
+    -0.043 and 0.043."""
     from accelkit_conformance.oracle.distributions import check_dtype_of_samplers
 
     check_dtype_of_samplers(subject, dtype)

@@ -38,9 +38,9 @@ def noncontiguous_inputs(subject: Subject, name: str) -> None:
     with gaps between their rows, if each input is a view that was made by indexing a larger tensor twice, or if the inputs are in
     channels_last and begin inside their storages or are some channels of larger tensors. If an operator is right for contiguous inputs in
     int64, int16, bool, bfloat16 or complex64, the results for one sample are the same if the inputs are strided, or if all inputs except
-    the first are copies with gaps between their rows. Under ``inference_mode``, the results
-    for transposed float32 inputs that were made before are the same as on the CPU. If the call on the CPU leaves an argument and the memory
-    around it unchanged, the call on the device leaves both unchanged too."""
+    the first are copies with gaps between their rows. Under ``inference_mode``, the results for transposed float32 inputs that were made
+    outside of it are the same as on the CPU. If the call on the CPU leaves an argument and the memory around it unchanged, the call on the
+    device leaves both unchanged too."""
     from accelkit_conformance.oracle.noncontiguous import check_noncontiguous
 
     check_noncontiguous(subject, name)

@@ -272,8 +272,8 @@ def empty_cache_keeps_tensors(subject: Subject) -> None:
 @check("full", requires=["streams", "pinned_memory"])
 def empty_cache_during_work(subject: Subject) -> None:
     """If a tensor is freed while queued work uses it, ``empty_cache`` does not change the results of this work, even if new tensors are
-    filled afterwards. This is tested with work on the current stream and on a new stream of up to two devices, and ``empty_cache`` is
-    called while either of them is current."""
+    filled afterwards. This is tested on up to two devices, with work on the current stream and on a new stream of each device.
+    ``empty_cache`` is called while each of the devices is current."""
     from accelkit_conformance.oracle.queued_copies import check_empty_cache_during_work
 
     check_empty_cache_during_work(subject)

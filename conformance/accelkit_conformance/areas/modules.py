@@ -109,12 +109,13 @@ def _examples() -> Iterator[Case]:
 def arguments(subject: Subject, name: str, dtype: str) -> None:
     """Modules give the right outputs, buffers and gradients in training mode and in evaluation mode, even with arguments that torch's
     ``module_db`` does not contain. In evaluation mode, the modules are also called under ``torch.no_grad``. Convolutions have strides,
-    dilations, groups and padding modes. Attention has masks for all heads or for each head, with and without padding. Recurrent modules
-    have several layers, two directions, packed sequences and initial states, and recurrent cells have states. If the device refuses initial
-    states that are not contiguous with a RuntimeError, it gets contiguous ones. Embeddings have a ``padding_idx``, and embedding bags have
-    each of their modes. Weights are normalised by ``weight_norm`` and ``spectral_norm``, and losses have weights. Normalisation, pooling
-    and resizing have less common options. Parameters and arguments have the given dtype. Examples that the CPU does not support in this
-    dtype, or that need a dtype which the device lacks, are left out. The values of modules that draw random numbers are not compared.
+    dilations, groups and padding modes. Attention has one mask that all heads share, or a separate mask for each head, with and without
+    padding. Recurrent modules have several layers, two directions, packed sequences and initial states, and recurrent cells have states. If
+    the device raises a RuntimeError for initial states that are not contiguous, it gets contiguous ones. Embeddings have a ``padding_idx``,
+    and embedding bags have each of their modes. Weights are normalised by ``weight_norm`` and ``spectral_norm``, and losses have weights.
+    Normalisation, pooling and resizing have less common options. Parameters and arguments have the given dtype. Examples that the CPU does
+    not support in this dtype, or that need a dtype which the device lacks, are left out. The values of modules that draw random numbers are
+    not compared.
     """
     from accelkit_conformance.oracle.module_arguments import EXAMPLES, check_example
 

@@ -216,11 +216,11 @@ def special_values(subject: Subject, name: str, dtype: str) -> None:
 @check("full", requires=["dtype.float32"], over=names_of("large_tensors", "CALLS"))
 def large_tensors(subject: Subject, name: str) -> None:
     """Calls on tensors of 16,777,228 elements, more than a float32 counter can count, give the same results as on the CPU. So do calls on
-    bfloat16 matrices of 8,388,672 rows or columns, a sort of a float32 matrix of 4,194,368 columns, and calls that count or add up elements
-    which have only two different values. Of these results, some elements near the ends and near index 2^24 are compared. All elements are
-    compared for calls that repeat, shift, reorder, select or overwrite parts of a five-dimensional tensor of 7,558,656 integers or of a
-    four-dimensional float16 or bfloat16 tensor, and for calls with a mask of 1,842,339 elements, of which about half are True. Some calls
-    with such a mask follow one another directly."""
+    bfloat16 matrices of 8,388,672 rows or columns, the sorting of a float32 matrix of 4,194,368 columns, and calls that count or add up
+    elements which have only two different values. Of these results, some elements near the ends and near index 2^24 are compared. All
+    elements are compared for calls that repeat, shift, reorder, select or overwrite parts of a five-dimensional tensor of 7,558,656
+    integers or of a four-dimensional float16 or bfloat16 tensor, and for calls with a mask of 1,842,339 elements, of which about half are
+    True. Some calls with such a mask follow one another directly."""
     from accelkit_conformance.oracle.large_tensors import check_large_tensors
 
     check_large_tensors(subject, name)

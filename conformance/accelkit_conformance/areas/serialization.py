@@ -158,8 +158,8 @@ def safetensors_bytes(subject: Subject) -> None:
 @check("full")
 def safetensors_of_tied_weights(subject: Subject) -> None:
     """``data_ptr`` of a view of a tensor is the address of its storage plus the offset of the view in bytes. ``save_model`` of safetensors
-    saves the weight that two layers share once, and ``load_model`` restores both layers. Devices whose tensors have no addresses are not
-    tested."""
+    saves only one copy of a weight that two layers share, and ``load_model`` restores both layers. Devices whose tensors have no addresses
+    are not tested."""
     import tempfile
     from pathlib import Path
 

@@ -214,8 +214,9 @@ def a_new_recording_replaces_the_old(subject: Subject) -> None:
 
 @check("training", requires=["streams", "events", "pinned_memory", "numbered_devices"], over=["wait_stream", "wait_event", "event.wait"])
 def waiting_for_another_device(subject: Subject, way: str) -> None:
-    """A stream that has waited for a stream or an event of another device sees the values that the work on that device wrote. The streams
-    are new ones and those that are current on their devices, and either of the two devices is current when the stream is made to wait."""
+    """A stream that has waited for a stream or an event of another device sees the values that the work on that device wrote. This is
+    tested with new streams and with the streams that are current on their devices. Each of the two devices in turn is current when the
+    stream is made to wait."""
     from accelkit_conformance.oracle.queued_copies import check_waiting_for_another_device
 
     check_waiting_for_another_device(subject, way)
@@ -223,10 +224,10 @@ def waiting_for_another_device(subject: Subject, way: str) -> None:
 
 @check("full", requires=["streams", "events", "pinned_memory", "numbered_devices"], over=["query", "synchronize", "record_event"])
 def methods_on_another_device(subject: Subject, way: str) -> None:
-    """The methods of a stream refer to the work of this stream, even while another device is current: after ``synchronize``, after
-    ``query`` has returned True, and after ``query`` of the event that ``record_event`` returned has returned True, the work that was queued
-    on the stream is done. ``query`` returns True within 30 seconds. The methods change neither the current device nor its current stream.
-    This is tested with a new stream and with the current stream of two devices, while either of them is current.
+    """The methods of a stream act on this stream, even while another device is current. The work that was queued on the stream is done
+    after ``synchronize``, after ``query`` has returned True, and after the event from ``record_event`` has completed according to its own
+    ``query``. ``query`` returns True within 30 seconds. The methods change neither the current device nor its current stream. This is
+    tested with a new stream and with the current stream of each of two devices, while each of the devices is current.
     """
     from accelkit_conformance.oracle.queued_copies import check_methods_on_another_device
 
@@ -235,10 +236,11 @@ def methods_on_another_device(subject: Subject, way: str) -> None:
 
 @check("full", requires=["streams"])
 def priorities_of_streams(subject: Subject) -> None:
-    """Streams with the priorities -1 and 0 can be made current, and work on them gives the right results: products of matrices and
-    ``scaled_dot_product_attention`` in the forward and the backward pass, and reading of the results. Leaving such a stream restores the
-    previous stream, and after ``synchronize``, ``query`` returns True. This is tested with ``torch.Stream`` and with ``Stream`` of the
-    device's module. A priority other than 0 may also be refused with RuntimeError, ValueError or TypeError when the stream is created.
+    """Streams with the priorities -1 and 0 can be made current, and work on them gives the right results. The work consists of products of
+    matrices and ``scaled_dot_product_attention`` in the forward and the backward pass, and of reading the results. Leaving such a stream
+    restores the previous stream, and after ``synchronize``, ``query`` returns True. This is tested with ``torch.Stream`` and with
+    ``Stream`` of the device's module. A priority other than 0 may also be refused with RuntimeError, ValueError or TypeError when the
+    stream is created.
     """
     from accelkit_conformance.oracle.stream_objects import check_priorities
 

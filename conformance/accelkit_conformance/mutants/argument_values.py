@@ -36,7 +36,8 @@ class PrepacksWeights(Broken):
 
 @mutant("arguments", "plans of Fourier transforms")
 class OverwritesThePlan(Broken):
-    """The second of two successive real Fourier transforms of a column that is longer than 32,768 gives no coefficients above 32,768 / 2.
+    """The second of two successive real Fourier transforms of a column that is longer than 32,768 gives 0 for the coefficients from index
+    16,384 on.
 
     The first transform has overwritten this part of the plan.
     """

@@ -125,7 +125,7 @@ class IgnoresMasksOfHeads(Broken):
 
 @mutant("modules", "states that are views", check="arguments")
 class ReadsContiguousStates(Broken):
-    """Recurrent modules read initial states as if they were contiguous."""
+    """``GRU`` reads initial states as if they were contiguous."""
 
     def install(self) -> None:
         import torch

@@ -27,7 +27,7 @@ class CountsMemoryAfterInit(Broken):
 
 @mutant("device", "first calls")
 class PinsAfterInit(Broken):
-    """``pin_memory`` of a tensor returns a copy that is not pinned until the device has been used."""
+    """Until the device has been used, ``pin_memory`` of a tensor returns a copy that is not pinned."""
 
     def install(self) -> None:
         import torch

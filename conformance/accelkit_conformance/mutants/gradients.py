@@ -179,8 +179,7 @@ class PoolsFewChannels(Broken):
 
 @mutant("arguments", "resampling", check="keyword_gradients")
 class ExtendsTheBorder(Broken):
-    """The gradient of ``grid_sample`` for a grid point at the last pixel of a row is that of an image which is 0 outside, whatever the
-    padding."""
+    """For a grid point at the last pixel of a row, the gradient of ``grid_sample`` is computed as if ``padding_mode`` were ``zeros``."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

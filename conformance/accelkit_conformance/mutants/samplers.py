@@ -200,7 +200,7 @@ class WaitsForNoTime(Broken):
 
 @mutant("distributions", "ranges of integers")
 class DrawsNoNegativeFloats(Broken):
-    """In floating-point dtypes, ``random_`` draws 2**32 instead of -1."""
+    """In float32 and float64, ``random_`` draws 2**32 instead of -1."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -140,7 +140,7 @@ class AcosOfSquares(Broken):
 
 @mutant("arguments", "sums of complex exponentials")
 class AddsComplexExponentials(Broken):
-    """``logcumsumexp`` of complex numbers subtracts no maximum before it computes the exponentials."""
+    """``logcumsumexp`` of complex numbers does not subtract the maximum before it computes the exponentials."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         is_hit = name in ("logcumsumexp", "_logcumsumexp") and args[0].is_complex()
@@ -162,7 +162,8 @@ class ComparesAsSigned(Broken):
 
 @mutant("arguments", "conversions to float8")
 class FlushesFloat8(Broken):
-    """Conversions from float32 to float8_e4m3fn give 0 instead of subnormal numbers, in every second element of long tensors."""
+    """Conversions from float32 to float8_e4m3fn give 0 instead of subnormal numbers, in every second element of tensors with more than
+    4,096 elements."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

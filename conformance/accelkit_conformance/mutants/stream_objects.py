@@ -188,7 +188,8 @@ class RefusesProductsOnUrgentStreams(Broken):
 
 @mutant("memory", "the cache", check="empty_cache_during_work")
 class EmptiesTheCacheTooEarly(Broken):
-    """If work is queued on the current stream, ``empty_cache`` releases the source of the last copy to the host, which copies zeros."""
+    """If work is queued on the current stream, ``empty_cache`` releases the source of the last copy to the host too early, so that the copy
+    receives zeros."""
 
     copied: ClassVar[Any] = None
 

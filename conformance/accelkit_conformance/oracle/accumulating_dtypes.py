@@ -63,7 +63,7 @@ def _numbers(source: torch.dtype, target: torch.dtype) -> torch.Tensor:
     """Return a matrix with 3 rows of 80 numbers.
 
     If ``target`` is not float16, sums of rows and products exceed the range of ``source``, or the range of float16 if that is smaller.
-    About half of the floating-point numbers are not integers then. If ``target`` is float16, sums and products are in its range.
+    In that case, about half of the float32 numbers are not integers. If ``target`` is float16, sums and products are in its range.
     """
     numbers = torch.arange(3 * 80).view(3, 80) * 37 % 101
     if source is torch.bool:

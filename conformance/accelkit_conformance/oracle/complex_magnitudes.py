@@ -42,15 +42,15 @@ FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "logcumsumexp": lambda x: x.view(-1, 3).logcumsumexp(1).flatten().real,
 }
 """The functions, by name. Each takes a complex tensor with one dimension. ``logcumsumexp`` takes ``_EXPONENTS``.
-``logaddexp`` is left out, because torch's CPU gives NaN for such numbers in complex64."""
+``logaddexp`` is left out, because torch gives NaN for such numbers in complex64 on the CPU."""
 _EXPONENTS = [number for order in itertools.permutations((1e3, 1e-18 + 1e4j, 1e2 + 1e-8j)) for number in order]
 _ON_CUTS: Mapping[str, tuple[complex, ...]] = {
     **dict.fromkeys(("acos", "asin", "atanh"), (1 + 0j,)),
     "acosh": (0, 1 + 0j),
     **dict.fromkeys(("atan", "asinh", "tanh"), (0 - 1j,)),
 }
-"""Directions of numbers that are not tested, by function: the numbers on the cuts of inverse functions, where the sign of a zero chooses
-the side, and large angles."""
+"""Directions of numbers that are not tested, by function. For inverse functions, they lie on branch cuts, where the sign of a zero decides
+which side of the cut is meant. For ``tanh``, they are imaginary, and the imaginary part is an angle that may be very large."""
 
 
 def _numbers(name: str, magnitudes: tuple[float, ...]) -> list[complex]:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def make_stream(subject: Subject, device: torch.device | None = None, **options: int) -> Any:
-    """Return a new stream of ``device``, by default the device under test. ``options`` are those of ``torch.Stream``: ``priority``."""
+    """Return a new stream of ``device``, by default the device under test. ``options`` are keyword arguments of ``torch.Stream``, such as
+    ``priority``."""
     device = device or subject.device
     return (torch.Stream if is_accelerator(subject) else subject.function("Stream"))(device=device, **options)
 

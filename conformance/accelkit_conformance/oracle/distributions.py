@@ -179,8 +179,8 @@ _IN_RANGE: dict[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
 """Samplers of integers, by name. Each takes a tensor, the first integer, and the integer after the last."""
 _SMALL_RANGES = ((-1, 10), (-100, -7), (-5, 0), (-128, 127))
 _FAR_RANGES = dict.fromkeys(("float64", "int64"), ((-(2**40), -(2**40) + 8), (2**40, 2**40 + 8)))
-"""Ranges of integers: the first integer, and the integer after the last. Each dtype can represent every integer of the small ranges, except
-for uint8 and bool. The far ranges are beyond those of other dtypes."""
+"""Ranges of integers: the first integer, and the integer after the last. Each dtype except uint8 and bool can represent every integer of
+the small ranges. Dtypes other than float64 and int64 cannot represent every integer of the far ranges."""
 _LARGEST = {
     "float32": 2**24, "float16": 2**11, "bfloat16": 2**8, "float64": 2**53, "int64": 2**63 - 1, "int32": 2**31 - 1, "int16": 2**15 - 1,
     "int8": 127, "uint8": 255, "bool": 1,
@@ -193,7 +193,7 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
 
     A failure is recorded in the subject if a tensor is not on the device or has the wrong dtype, if a number is not finite, or if a mean is
     wrong. The same applies if ``random_`` draws a number outside its range, or no number in the top 2 % of its range, or if ``random_`` or
-    ``randint`` does not draw every integer of ``_SMALL_RANGES``. For complex dtypes,
+    ``randint``, given one of ``_SMALL_RANGES`` or ``_FAR_RANGES``, does not draw exactly the integers of this range. For complex dtypes,
     see :func:`_check_complex_samplers`.
     """
     if dtype.startswith("complex"):

@@ -278,12 +278,10 @@ INVALID_NUMBERS: dict[str, _Call] = {
         "index_fill": lambda x, number: x.index_fill(0, torch.tensor([0]).to(x.device), number),
         "scatter": lambda x, number: x.scatter(0, torch.tensor([0]).to(x.device), number),
         "pad": lambda x, number: F.pad(x, (1, 1), value=number),
-        "clamp": lambda x, number: x.clamp(max=number),
         "random_": lambda x, number: x.random_(0, number),
         "randint": lambda x, number: torch.randint(0, number, (3,), dtype=x.dtype, device=x.device),
     }.items()
     for dtype, number in _TOO_LARGE.items()
-    if (name, dtype) != ("clamp", torch.float16)  # CUDA accepts this bound
 }
 """Calls with numbers above the range of the dtype of their tensors, by name. Each is called with a tensor of four ones, from which only the
 device is taken."""

@@ -49,8 +49,8 @@ def check_first_calls(subject: Subject) -> None:
     """Check calls that are the first to use the device in a process.
 
     Each call is made in a process of its own, and made again after the device has been used. One of the calls uses the device in several
-    threads. Finally, a process is forked after functions that only describe devices have been called. A call that fails, crashes, hangs or
-    gives another kind of result than later is recorded in the subject.
+    threads. Finally, a process is forked after functions that only describe devices have been called. A call that fails, crashes, hangs, or
+    gives a result that differs in kind from the result of the later call is recorded in the subject.
 
     Raises:
         NotSupported: If the device cannot be used in a forked process although the parent process has not used it, or if the operating

@@ -221,8 +221,8 @@ def check_resized_storages(subject: Subject) -> None:
     """Check that a storage that is resized to 0 bytes frees its memory, and that it can be resized to its former size.
 
     Raises:
-        AssertionError: If the memory stays allocated, or if the storage has no memory after it is resized to its former size. NotSupported:
-        If the device does not implement the resizing of storages.
+        AssertionError: If the memory stays allocated, or if the storage has no memory after it is resized to its former size.
+        NotSupported: If the device does not implement the resizing of storages.
     """
     before = subject.allocated_before()
     x = torch.ones(_BYTES // 4, device=subject.device)

@@ -41,7 +41,7 @@ def _with_special_values(number: int, title: str, given: Sequence[torch.Tensor])
     for place, value in ((places[0], _SPECIAL[0]), (places[number % len(places)], _SPECIAL[1 + number % (len(_SPECIAL) - 1)])):
         changed = [one.clone() for one in given]
         flat = torch.arange(changed[place].numel()).view(changed[place].shape)
-        changed[place][flat % 7 == number % min(7, flat.numel())] = value
+        changed[place][flat % 7 == number % min(7, flat.numel())] = torch.tensor(value).to(changed[place].dtype)
         yield f"{value} in tensor {place}", changed
 
 

@@ -21,7 +21,8 @@ def batch_norm(subject: Subject, num_features: int) -> torch.nn.BatchNorm1d:
 
 
 class ViewedStates(nn.Module):
-    """A recurrent module whose initial states are views that are not contiguous. If a device refuses these, their copies are used."""
+    """A recurrent module whose initial states are views that are not contiguous. If a device refuses such views, contiguous copies are
+    used."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -36,7 +37,8 @@ class ViewedStates(nn.Module):
 
 
 class SelfAttention(nn.MultiheadAttention):
-    """Attention of a sequence to itself. torch has a kernel of its own for it, which it uses only if all three arguments are one tensor."""
+    """Attention of a sequence to itself. torch has a separate kernel for self-attention, and uses it only if all three arguments are the
+    same tensor."""
 
     def forward(self, x: torch.Tensor, **options: Any) -> Any:  # type: ignore[override]
         return super().forward(x, x, x, **options)

@@ -109,7 +109,7 @@ def _cells() -> list[Example]:
 
 
 def _excluded_by_head() -> torch.Tensor:
-    """Return a mask of five keys for five queries, for each head of two sequences with two heads."""
+    """Return a mask of shape (4, 5, 5): five queries and five keys for each combination of two sequences and two heads."""
     return torch.arange(100).view(4, 5, 5) % 3 == 1
 
 

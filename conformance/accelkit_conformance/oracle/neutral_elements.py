@@ -79,7 +79,7 @@ def _signs(x: torch.Tensor) -> torch.Tensor:
 
 
 def _steps(x: torch.Tensor) -> torch.Tensor:
-    """Return small numbers instead of the elements, and 0 for infinities and NaN."""
+    """Return the elements divided by 1,000, and 0 for infinities and NaN."""
     return x.nan_to_num(0.0, 0.0, 0.0) / 1000
 
 

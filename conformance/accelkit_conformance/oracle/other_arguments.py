@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CPU = torch.device("cpu")
 # Calls whose arguments are not changed. In other calls that only torch itself is expected to make, only boolean arguments are changed.
-_UNCHECKED = re.compile(rf"{WITHOUT_CHECKS}|_scaled_mm|hash_tensor")
+_UNCHECKED = re.compile(rf"{WITHOUT_CHECKS}|_scaled_mm|hash_tensor|native_group_norm")
 _BY_NAME: dict[str, tuple[Any, ...]] = {
     "reduction": (0, 1, 2),
     "interpolation_mode": (0, 1, 2),

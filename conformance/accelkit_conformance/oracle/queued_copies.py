@@ -151,7 +151,8 @@ def check_events_after_copies(subject: Subject) -> None:
 def check_waiting_for_another_device(subject: Subject, way: str) -> None:
     """Make a stream wait for work on another device, and check that the stream then sees the values that this work wrote.
 
-    The streams are new ones and those that are current on their devices. Either device is current while the stream is made to wait.
+    New streams are tested, and the streams that are current on their devices. Each device in turn is current while the stream is made to
+    wait.
 
     Args:
         subject: The plugin under test, with its device.
@@ -195,7 +196,7 @@ def _copied_late(subject: Subject, stream: Any, device: torch.device) -> torch.T
 
 
 def check_methods_on_another_device(subject: Subject, way: str) -> None:
-    """Call a method of a busy stream while another device is current, and check that the method refers to the work of this stream.
+    """Call a method of a busy stream while another device is current, and check that the method acts on this stream.
 
     The streams are a new one and the current one of each device. Each device is current in turn.
 

@@ -39,7 +39,8 @@ def _ctc_losses(device: torch.device) -> Any:
             steps = (torch.tensor([12, 12, 10], dtype=dtype), torch.tensor(lengths, dtype=dtype))
             losses = F.ctc_loss(x.log_softmax(2), given, *steps, reduction="none", zero_infinity=is_zero)
             found.append((losses, torch.autograd.grad(losses, x, torch.tensor([1.0, 2.0, 3.0], device=device))))
-    # Targets of 256 labels and of more than 512 labels use other kernels of CUDA's libraries. Neighbouring labels differ.
+    # On CUDA, targets of 256 labels and of more than 512 labels are computed by different kernels than shorter ones. Neighbouring labels
+    # differ.
     for lengths, steps, dtype in (
         ([600, 513], [1300, 1280], torch.int64),
         ([256, 255], [600, 600], torch.int32),

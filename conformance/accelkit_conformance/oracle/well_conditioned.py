@@ -48,7 +48,7 @@ def general(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
 def with_small_singular_values(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Return matrices U S V^H. Half of the elements of S are between 1 and 2, and the others are between 0.001 and 0.002.
 
-    The matrices of the larger singular values alone have the condition number 2.
+    Without the smaller singular values, the condition number is 2.
     """
     *batch, m, n = shape
     short = min(m, n)

@@ -17,7 +17,7 @@ from accelkit.launching.membership import LOST_SECONDS, Membership, ask_to_stop,
 from accelkit.launching.rendezvous import linger
 
 _DETECTION_SECONDS = 2.0 * LOST_SECONDS
-"""The time, in seconds, for which a machine whose processes have failed waits for another machine to detect a lost machine."""
+"""The shortest time, in seconds, that this machine waits after its processes have failed, so that the loss of a machine can be detected."""
 
 _POLL_SECONDS = 0.1
 _LOST = "lost the connection to "
@@ -86,8 +86,8 @@ class ElasticAgent(Agent):
         """Return the change on another machine that may have caused a failure on this machine, or "" if there is none.
 
         An example of such a change is the loss of the other machine. If the loss of a machine may have caused the failure, this method
-        waits until every machine that it watches has either written a new heartbeat or is lost. The result is also "" if another machine
-        has ended the job.
+        waits for at least ``_DETECTION_SECONDS``, and until every watched machine has either written a new heartbeat or been found to be
+        lost. The result is also "" if another machine has ended the job.
 
         If no such change is found and restarts remain, this method asks the other machines to stop for a new rendezvous. ``size`` is the
         number of machines in the current round.

@@ -135,7 +135,7 @@ class Members:
 
     @property
     def expects_heartbeats(self) -> bool:
-        """Whether no heartbeat of some watched machine has been read that is newer than the last call of ``expect_heartbeats``."""
+        """Whether at least one watched machine has not yet been seen to write a heartbeat since the last call of ``expect_heartbeats``."""
         return bool(self._expected)
 
     def present(self) -> list[str]:

@@ -34,9 +34,8 @@ class Trackers:
         describe: A function that describes the selected plugins and devices. The description is recorded with the hyperparameters.
 
     Attributes:
-        objects: The trackers, in the order of ``given``. For a function, or for a tracker from another library, this is the object that the
-        user
-            gave, not the ``Tracker`` that wraps the object.
+        objects: The trackers, in the order of ``given``. For a function, or for a tracker from another library, this is the object that
+            the user gave, not the ``Tracker`` that wraps the object.
 
     Raises:
         UsageError: On every process, if a tracker is unknown, or if its package is not installed.

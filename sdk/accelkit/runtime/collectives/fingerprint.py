@@ -44,8 +44,9 @@ class Verified:
     """Result of ``verify``. If the call was not verified, the result says nothing about the other processes.
 
     Attributes:
-        call: The call. parts: The payload of each process, ordered by rank in the group. Empty if the payload was None. is_alike: Whether
-        all processes gave the same ``outline``, the description of their data. True if the call was not verified.
+        call: The call.
+        parts: The payload of each process, ordered by rank in the group. Empty if the payload was None.
+        is_alike: Whether all processes gave the same ``outline``, the description of their data. True if the call was not verified.
     """
 
     call: call_log.Call
