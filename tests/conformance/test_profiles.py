@@ -25,6 +25,7 @@ def test_the_frozen_list_is_what_the_code_has():
 def test_the_lists_for_all_torches_differ_in_operators_and_modules_alone():
     follow_torch = {
         "layout/noncontiguous_inputs",
+        "layout/views_in_inference_mode",
         "layout/views_on_the_device",
         "errors/changed_calls",
         "memory/modules_leave_nothing",

@@ -30,6 +30,10 @@ def _operators() -> Iterator[Case]:
             yield "smoke" if name in SMOKE[:40] else "training" if name in CORE else "full", (name,)
 
 
+def _in_inference_mode() -> Iterator[Case]:
+    yield from (("full" if profile == "full" else "training", names) for profile, names in _operators())
+
+
 @check("full", requires=["dtype.float32"], over=_operators)
 def noncontiguous_inputs(subject: Subject, name: str) -> None:
     """For at most four samples of the operator, the results for strided, offset and transposed copies of the float32 inputs are the same as
@@ -38,12 +42,20 @@ def noncontiguous_inputs(subject: Subject, name: str) -> None:
     with gaps between their rows, if each input is a view that was made by indexing a larger tensor twice, or if the inputs are in
     channels_last and begin inside their storages or are some channels of larger tensors. If an operator is right for contiguous inputs in
     int64, int16, bool, bfloat16 or complex64, the results for one sample are the same if the inputs are strided, or if all inputs except
-    the first are copies with gaps between their rows. Under ``inference_mode``, the results for transposed float32 inputs that were made
-    outside of it are the same as on the CPU. If the call on the CPU leaves an argument and the memory around it unchanged, the call on the
-    device leaves both unchanged too."""
+    the first are copies with gaps between their rows. If the call on the CPU leaves an argument and the memory around it unchanged, the
+    call on the device leaves both unchanged too."""
     from accelkit_conformance.oracle.noncontiguous import check_noncontiguous
 
     check_noncontiguous(subject, name)
+
+
+@check("full", requires=["dtype.float32"], over=_in_inference_mode)
+def views_in_inference_mode(subject: Subject, name: str) -> None:
+    """Under ``torch.inference_mode``, the results of the operator for transposed float32 inputs that were made outside of it are the same
+    as on the CPU. The samples are those of ``noncontiguous_inputs``."""
+    from accelkit_conformance.oracle.noncontiguous import check_in_inference_mode
+
+    check_in_inference_mode(subject, name)
 
 
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)

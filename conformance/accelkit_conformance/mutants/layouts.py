@@ -248,7 +248,7 @@ class ForgetsTheBase(Broken):
         return call()
 
 
-@mutant("layout", "views in inference mode", check="noncontiguous_inputs")
+@mutant("layout", "views in inference mode", check="views_in_inference_mode")
 class RefusesOlderViews(Broken):
     """``reshape`` raises an error under ``inference_mode`` if its argument is not contiguous and not an inference tensor."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +28,8 @@ _IN_OTHER_DTYPES = ("strided", "others narrowed")
 def check_noncontiguous(subject: Subject, name: str) -> None:
     """Compare the results of an operator for inputs in several memory layouts with the results on the CPU.
 
-    In float32, up to four samples are used, the first one in more layouts than the others. Transposed inputs are also used under
-    ``inference_mode``. In other dtypes, one sample is used, unless the results are wrong for contiguous inputs too. Differences are
-    recorded in the subject.
+    In float32, up to four samples are used, the first one in more layouts than the others. In other dtypes, one sample is used, unless the
+    results are wrong for contiguous inputs too. Differences are recorded in the subject.
     """
     op = opdb.operators()[name]
     for dtype in ("float32", *_OTHER_DTYPES):
@@ -40,21 +38,32 @@ def check_noncontiguous(subject: Subject, name: str) -> None:
         for given, layouts in _cases(subject, op, dtype):
             if dtype != "float32" and not _is_right(subject, op, given):
                 continue
-            movable = _movable(given, dtype)
             for layout in layouts:
-                arranged = iter(all_arranged(movable, layout))
-                changed = tree_map(lambda one, arranged=arranged: next(arranged) if any(one is it for it in movable) else one, given)  # noqa: B023
+                changed = _arranged(given, dtype, layout)
                 with subject.sample(f"{layout} {describe_sample(changed)}", facts_of(changed, dtype)):
                     compare_forward(subject, op, changed, is_variant=True, inputs_stay=True)
-                if dtype == "float32" and layout == "transposed":
-                    with subject.sample(f"{layout} {describe_sample(changed)} in inference_mode", facts_of(changed, dtype)):
-                        compare_forward(subject, op, changed, functools.partial(_in_inference_mode, op))
 
 
-def _in_inference_mode(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call the operator under ``inference_mode``, with tensors that were made outside of it."""
-    with torch.inference_mode():
-        return op(*args, **kwargs)
+def check_in_inference_mode(subject: Subject, name: str) -> None:
+    """Compare the results of an operator under ``inference_mode``, for transposed inputs that were made outside of it, with the results on
+    the CPU. Up to four samples are used. Differences are recorded in the subject."""
+    op = opdb.operators()[name]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.inference_mode():
+            return op(*args, **kwargs)
+
+    for given, _ in _cases(subject, op, "float32"):
+        changed = _arranged(given, "float32", "transposed")
+        with subject.sample(describe_sample(changed), facts_of(changed, "float32")):
+            compare_forward(subject, op, changed, call)
+
+
+def _arranged(given: Any, dtype: str, layout: str) -> Any:
+    """Return the sample with the tensors of this dtype in another memory layout."""
+    movable = _movable(given, dtype)
+    arranged = iter(all_arranged(movable, layout))
+    return tree_map(lambda one: next(arranged) if any(one is it for it in movable) else one, given)
 
 
 def _is_right(subject: Subject, op: Any, given: Any) -> bool:
