@@ -28,7 +28,7 @@ help:
 	@echo "make gpu                 run conformance, precisions and benchmarks on CUDA within 9 minutes, without a package index: OUT=build/gpu"
 	@echo "make gpu-wheels          collect the wheels that make gpu installs beside the machine's own torch: build/gpu-wheels"
 	@echo "make conformance         certify cpu and fake_xpu with every test (10 minutes)"
-	@echo "make selftest            prove that the conformance suite finds broken plugins (45 minutes)"
+	@echo "make selftest            prove that the conformance suite finds broken plugins (some hours)"
 	@echo "make asan                run the C++ backend of the template with the address sanitizer"
 	@echo "make conformance-kinds   certify the built-in plugins of the other kinds that need no hardware, and the hook plugin of accelkit new (15 minutes)"
 	@echo "make support-matrix      write docs/support-matrix.md from the reports of make conformance, conformance-kinds and conformance-xla"
