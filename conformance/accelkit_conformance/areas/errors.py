@@ -292,8 +292,8 @@ def invalid_arguments(subject: Subject, kind: str) -> None:
     case ``draws``, samplers get invalid parameters, dtypes or shapes. In the case ``sizes``, functions that create, view, copy, assign,
     read, index or change tensors get invalid sizes, strides, shapes or dtypes, or a tensor that does not permit the call, and products,
     normalisations, losses, embedding bags and recurrent cells get an argument with one element or row instead of several. In the case
-    ``numbers``, ``full``, ``fill_``, ``masked_fill``, ``pad`` and similar functions get a number that is too large for the
-    dtype, which is int8, uint8, int16, int32 or float16."""
+    ``numbers``, ``full``, ``fill_``, ``masked_fill``, ``pad``, ``clamp`` and similar functions get a number that is too large for the
+    dtype, which is int8, uint8, int16, int32 or float16. Calls that return a result on the CPU are left out."""
     from accelkit_conformance.oracle import error_inputs
 
     error_inputs.check_invalid_calls(subject, getattr(error_inputs, f"INVALID_{kind.upper()}"))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F  # the usual name
 
+from accelkit_conformance.oracle.programs import integers
+
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
@@ -16,10 +18,6 @@ Call = Callable[[torch.Tensor, torch.Tensor], Any]
 
 def _set(x: torch.Tensor, index: Any, value: Any) -> None:
     x[index] = value
-
-
-def _ints(like: torch.Tensor, *values: int) -> torch.Tensor:
-    return torch.tensor(values, device=like.device)
 
 
 def _mask(like: torch.Tensor) -> torch.Tensor:
@@ -53,16 +51,16 @@ DIFFERENTIATED: Mapping[str, Call] = {
     "addmm_": lambda x, y: x.addmm_(y, y.t(), alpha=0.5),
     "masked_fill_": lambda x, y: x.masked_fill_(_mask(x), 2.0),
     "masked_scatter_": lambda x, y: x.masked_scatter_(_mask(x), y),
-    "index_put_": lambda x, y: x.index_put_((_ints(x, 0, 2, 0),), y[:3], accumulate=True),
-    "index_add_": lambda x, y: x.index_add_(0, _ints(x, 0, 2, 0), y[:3], alpha=0.5),
-    "index_copy_": lambda x, y: x.index_copy_(1, _ints(x, 3, 1), y[:, :2]),
-    "index_fill_": lambda x, y: x.index_fill_(1, _ints(x, 3, 1), 0.5),
-    "scatter_": lambda x, y: x.scatter_(0, _ints(x, 2, 0, 1, 2).view(1, 4), y[:1]),
-    "scatter_add__to_a_view": lambda x, y: x[:2].scatter_add_(0, _ints(x, 1, 1, 0, 1).view(1, 4), y[:1]),
+    "index_put_": lambda x, y: x.index_put_((integers(x, 0, 2, 0),), y[:3], accumulate=True),
+    "index_add_": lambda x, y: x.index_add_(0, integers(x, 0, 2, 0), y[:3], alpha=0.5),
+    "index_copy_": lambda x, y: x.index_copy_(1, integers(x, 3, 1), y[:, :2]),
+    "index_fill_": lambda x, y: x.index_fill_(1, integers(x, 3, 1), 0.5),
+    "scatter_": lambda x, y: x.scatter_(0, integers(x, 2, 0, 1, 2).view(1, 4), y[:1]),
+    "scatter_add__to_a_view": lambda x, y: x[:2].scatter_add_(0, integers(x, 1, 1, 0, 1).view(1, 4), y[:1]),
     "an_assigned_slice": lambda x, y: _set(x, (slice(1), slice(1, None)), y[:1, 1:]),
     "an_assigned_element": lambda x, y: _set(x, (1, 2), y[0, 0]),
     "an_assigned_mask": lambda x, y: _set(x, _mask(x), y[0, 0]),
-    "assigned_rows": lambda x, y: _set(x, _ints(x, 2, 0), y[:2]),
+    "assigned_rows": lambda x, y: _set(x, integers(x, 2, 0), y[:2]),
     "an_assigned_number": lambda x, y: _set(x, (Ellipsis, 1), 0.0),
     "two_views": lambda x, y: (x[0].mul_(y[1]), x[:, 0].add_(y[:, 1])),
     "a_half_of_a_split": lambda x, y: x.narrow(0, 0, 2).mul_(x.narrow(0, 2, 2).clone()),
@@ -112,7 +110,7 @@ VERSIONED: Mapping[str, Call] = {
     "an_assigned_element": lambda x, y: _set(x, (0, 0), 1.0),
     "dropout": lambda x, y: F.dropout(x, 0.5, inplace=True),
     "relu": lambda x, y: F.relu(x, inplace=True),
-    "embedding_with_max_norm": lambda x, y: F.embedding(_ints(x, 0, 1), x, max_norm=0.1),
+    "embedding_with_max_norm": lambda x, y: F.embedding(integers(x, 0, 1), x, max_norm=0.1),
     "batch_norm": lambda x, y: F.batch_norm(y, x[0], x[1].abs_(), training=True),
     "no_grad": lambda x, y: _without_gradients(x),
     "trunc_normal_": lambda x, y: torch.nn.init.trunc_normal_(x),

@@ -25,6 +25,11 @@ def random_values(device: torch.device, *shape: int, seed: int = 0) -> torch.Ten
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape) + seed)).to(device)
 
 
+def integers(like: torch.Tensor, *values: int) -> torch.Tensor:
+    """Return an int64 tensor with these values on the device of ``like``."""
+    return torch.tensor(values, dtype=torch.int64, device=like.device)
+
+
 def made(make: Any, device: torch.device, *, seed: int = 4) -> Any:
     """Create a module on the CPU, with the same parameters every time, and return it on the device."""
     torch.default_generator.manual_seed(seed)

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # the usual name
 
-
-def _ints(x: torch.Tensor, *values: int) -> torch.Tensor:
-    return torch.tensor(values, device=x.device)
+from accelkit_conformance.oracle.programs import integers
 
 
 def _call_with_one_row_of_states(cell: Callable[..., Any], num_gates: int, x: torch.Tensor) -> Any:
@@ -27,10 +25,10 @@ SINGLE_ELEMENTS: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "batch_norm with one mean for two channels": lambda x: F.batch_norm(x.view(2, 2), x[:1], x[:2]),
     "batch_norm with one weight for two channels": lambda x: F.batch_norm(x.view(2, 2), x[:2], x[:2], x[:1]),
     "layer_norm with one weight for four columns": lambda x: F.layer_norm(x.view(1, 4), (4,), x[:1]),
-    "nll_loss with one target for two rows": lambda x: F.nll_loss(x.view(2, 2), _ints(x, 1)),
-    "nll_loss with one weight for two classes": lambda x: F.nll_loss(x.view(2, 2), _ints(x, 1, 0), x[:1]),
+    "nll_loss with one target for two rows": lambda x: F.nll_loss(x.view(2, 2), integers(x, 1)),
+    "nll_loss with one weight for two classes": lambda x: F.nll_loss(x.view(2, 2), integers(x, 1, 0), x[:1]),
     "embedding_bag with one weight for two indices": lambda x: F.embedding_bag(
-        _ints(x, 1, 0), x.view(2, 2), _ints(x, 0), mode="sum", per_sample_weights=x[:1]
+        integers(x, 1, 0), x.view(2, 2), integers(x, 0), mode="sum", per_sample_weights=x[:1]
     ),
     **{
         f"{cell.__name__} with one row of states for two rows": functools.partial(_call_with_one_row_of_states, cell, num_gates)

@@ -104,7 +104,7 @@ class ElasticAgent(Agent):
         while self._read_remote_failure() is None:
             if change := reason_to_stop(store) or self._loss():
                 return change
-            if (time.monotonic() >= deadline and not members.expects_heartbeats) or self._is_hurried():
+            if (time.monotonic() >= deadline and not members.lacks_heartbeats) or self._is_hurried():
                 own = f"a process on {socket.gethostname()} failed"
                 asked = ask_to_stop(store, own) if self._remaining_restarts > 0 else own
                 return "" if asked == own else asked

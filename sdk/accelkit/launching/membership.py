@@ -134,7 +134,7 @@ class Members:
         self._expected = set(self._watched)
 
     @property
-    def expects_heartbeats(self) -> bool:
+    def lacks_heartbeats(self) -> bool:
         """Whether at least one watched machine has not yet been seen to write a heartbeat since the last call of ``expect_heartbeats``."""
         return bool(self._expected)
 
