@@ -12,7 +12,9 @@ import importlib
 import re
 import sys
 import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from accelkit import UsageError
 from accelkit_conformance import checks, mutation_scores, profiles
@@ -34,13 +36,14 @@ NAMES = {
 """The name of each kind of plugin on the page."""
 
 
-def generated(page: Path) -> str:
+def generated() -> str:
     """Return the generated text of a page, as Markdown.
 
     The text describes the kinds of results, every area with its checks, and the numbers of tests and mutants for each kind of plugin. It
-    ends with the mutation scores, which this function reads from a file in the folder of the page.
+    ends with the mutation scores.
     """
-    scores = mutation_scores.read(page.with_name(mutation_scores.FILE))
+    outcomes = mutation_scores.read()
+    written_mutants = mutation_scores.recorded_rows(outcomes)
     lines = ["## Results", "", "| kind | meaning |", "|---|---|", *(f"| {kind} | {meaning} |" for kind, meaning in MEANING.items()), ""]
     lines += ["## What each area asserts", ""]
     for area in checks.AREAS:
@@ -62,26 +65,29 @@ def generated(page: Path) -> str:
             first = profiles.first_profiles()[f"{area}/{one.name}"]
             lines.append(f"| `{one.name}`{of} | {first} | {_one_line(one.description)} | {needs} |")
         lines.append("")
-    lines += [*_numbers(scores), *mutation_scores.section(scores)]
+    lines += [*_numbers(written_mutants), *mutation_scores.section(written_mutants, outcomes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _numbers(scores: mutation_scores.Scores) -> list[str]:
-    """Return the section that says, for each kind of plugin, how many tests each profile has, and how many mutants were detected."""
+def _numbers(scores: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the section that says, for each kind of plugin, how many tests each profile has, and how many mutants were detected.
+
+    Args:
+        scores: The scores of the hand-written mutants (``mutation_scores.rows``).
+    """
     minors = [path.stem.removeprefix("torch-") for path in profiles.FOLDER.glob("torch-*.txt")]
     newest = max(minors, key=lambda one: [int(number) for number in one.split(".")])
     text = (
         f"The table shows the number of tests in each profile with torch {newest}. With other versions, only the number of tests for "
         "accelerators differs. "
         "The last two columns say how many broken plugins were written by hand, and how many of these were detected. A plugin counts as "
-        "detected if, in the last selftest, a test of the area that the plugin breaks failed. "
-        '"Not run" means that there has been no selftest for this kind of plugin.'
+        "detected if, in the last selftest, a test of the area that the plugin breaks failed."
     )
     rows = []
     for kind in checks.SUBJECT_KINDS:
         tests = [f"{len(profiles.suite(profile, newest, kind).tests):,}" for profile in checks.PROFILES]
-        mutants, found = mutation_scores.detected(scores, kind)
-        rows.append([NAMES[kind], *tests, *((mutants, found) if mutants else ("not run", ""))])
+        of_kind = [one for one in scores if one["kind"] == kind]
+        rows.append([NAMES[kind], *tests, *(sum(one[column] for one in of_kind) for column in ("mutants", "full"))])
     head = ["kind", *(f"`{profile}`" for profile in checks.PROFILES), "mutants", "detected"]
     return ["## Tests and mutants of each kind of plugin", "", *textwrap.wrap(text, 100), "", *mutation_scores.table(head, rows), ""]
 
@@ -97,7 +103,7 @@ def _one_line(text: str | None) -> str:
 
 
 def update(path: Path) -> None:
-    """Replace the text between the markers ``START`` and ``END`` in the page ``path`` with ``generated(path)``.
+    """Replace the text between the markers ``START`` and ``END`` in the page ``path`` with ``generated()``.
 
     Raises:
         UsageError: If the page does not contain both markers.
@@ -109,7 +115,7 @@ def update(path: Path) -> None:
             f"{path} is not changed, because it does not contain the two markers of the generated text",
             hint=f"write these two lines where the generated text belongs: {START} and {END}",
         )
-    path.write_text(f"{before}{START}\n{generated(path)}{END}{after}", "utf-8")
+    path.write_text(f"{before}{START}\n{generated()}{END}{after}", "utf-8")
 
 
 if __name__ == "__main__":

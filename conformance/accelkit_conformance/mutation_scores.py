@@ -1,28 +1,34 @@
 """The mutation scores in docs/conformance.md: the share of the mutants that the suite detects.
 
-``python -m accelkit_conformance.mutation_scores PATH MATRIX...`` computes scores from kill matrices (``accelkit conformance selftest
---output``) and stores them in the JSON file PATH. A score that is already in the file is kept if no matrix replaces it. ``generate_docs``
-copies the scores from docs/mutation-scores.json to docs/conformance.md.
+``python -m accelkit_conformance.mutation_scores MATRIX...`` reads kill matrices (``accelkit conformance selftest --output``) and records in
+``FILE`` which test detected each hand-written mutant, and which generated mutants were detected. What the file says about other mutants is
+kept. ``generate_docs`` computes the scores in docs/conformance.md from this file. The next self-test with ``--until-killed`` runs the
+recorded test of each mutant first.
 """
 
 from __future__ import annotations
 
 import collections
-import itertools
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accelkit_conformance import checks
+from accelkit.discovery.metadata import installed_version
+from accelkit_conformance import checks, profiles
+from accelkit_conformance.mutants import Mutant, all_mutants
 from accelkit_conformance.mutants.generated import AXES
 
-FILE = "mutation-scores.json"
-"""The name of the file that contains the scores. The file is in the same folder as ``conformance.md``."""
+FILE = Path(__file__).with_name("mutants") / "outcomes.json"
+"""The outcomes of the last self-tests.
 
-Scores = dict[str, Any]
+``killers`` maps the name of each detected hand-written mutant to the id of a test that detected it. ``generated`` has the outcomes of each
+sample of generated mutants.
+"""
+
+Outcomes = dict[str, Any]
 _WRITTEN = (
     "For each area, this table shows how many mutants that are written by hand break the area, and how many of these the tests of the area "
     "detect in each profile."
@@ -36,36 +42,79 @@ _SHARES = ("detected", "not triggered", "detected, of those triggered")
 _PROFILES = ("smoke", "training", "distributed", "full")
 
 
-def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
-    """Add the scores of a kill matrix to ``scores``, in place.
+def update(outcomes: Outcomes, matrix: Mapping[str, Any]) -> None:
+    """Add the outcomes in a kill matrix to ``outcomes``, in place.
 
-    The score of the hand-written mutants of an area replaces the earlier score of that area for the same kind of plugin. The score of a
-    sample of generated mutants replaces the earlier score of the sample with the same seed.
+    Of the tests of a mutant's own area that detected the mutant, one in the smallest profile is recorded. A mutant that no such test
+    detected is removed from the record. A sample of generated mutants replaces the earlier sample with the same seed.
     """
-    if not matrix.get("generated"):
-        found = {(one["kind"], one["area"]): one for one in [*scores.get("written", []), *matrix["scores"]]}
-        order = list(itertools.product(checks.SUBJECT_KINDS, checks.AREAS))
-        scores["written"] = [found[key] for key in order if key in found]
+    if matrix.get("generated"):
+        new = [{key: one[key] for key in ("id", "axis", "area", "verdict")} for one in matrix["generated"]]
+        others = [one for one in outcomes.get("generated", []) if one["seed"] != matrix["seed"]]
+        outcomes["generated"] = sorted([*others, {"seed": matrix["seed"], "outcomes": new}], key=lambda one: int(one["seed"]))
         return
-    outcomes = [{key: one[key] for key in ("id", "axis", "area", "verdict")} for one in matrix["generated"]]
-    others = [one for one in scores.get("generated", []) if one["seed"] != matrix["seed"]]
-    scores["generated"] = sorted([*others, {"seed": matrix["seed"], "outcomes": outcomes}], key=lambda one: int(one["seed"]))
+    killers = dict(outcomes.get("killers", {}))
+    for one in matrix["mutants"]:
+        own = [test for test in one["killers"] if checks.area_of(test) == one["area"]]
+        if own:
+            profiles_of = _profiles(one["kind"])
+            killers[one["name"]] = max(own, key=lambda test: sum(test in tests for tests in profiles_of.values()))
+        else:
+            killers.pop(one["name"], None)
+    outcomes["killers"] = dict(sorted(killers.items()))
 
 
-def section(scores: Scores) -> list[str]:
-    """Return the lines of a Markdown section with the scores; an empty list if there are no scores."""
-    lines = []
-    if written := scores.get("written"):
-        lines += [
-            *textwrap.wrap(_WRITTEN, 100),
-            "",
-            *table(
-                ["kind", "area", "mutants", *_PROFILES],
-                ([one["kind"], one["area"], one["mutants"], *(one[name] for name in _PROFILES)] for one in written),
-            ),
-            "",
-        ]
-    if samples := scores.get("generated", []):
+def _profiles(kind: str) -> dict[str, Collection[str]]:
+    """Return the tests in each profile for a kind of plugin and the installed torch."""
+    return {profile: frozenset(profiles.suite(profile, installed_version("torch") or "", kind).tests) for profile in checks.PROFILES}
+
+
+def rows(killers: Iterable[tuple[Mutant, Collection[str]]]) -> list[dict[str, Any]]:
+    """Return the scores of hand-written mutants, one row per kind of plugin and area.
+
+    A row has the number of mutants of the area. For each profile, it also has the number of these mutants that were detected by tests of
+    the area in that profile. The key of this number is the name of the profile.
+
+    Args:
+        killers: Each mutant, with the ids of the tests that detected it.
+    """
+    groups: dict[tuple[str, str], list[list[str]]] = collections.defaultdict(list)
+    for one, tests in killers:
+        groups[one.kind, one.area].append([test for test in tests if checks.area_of(test) == one.area])
+    found: list[dict[str, Any]] = []
+    for kind in checks.SUBJECT_KINDS:
+        areas = [area for area in checks.AREAS if (kind, area) in groups]
+        held = _profiles(kind) if areas else {}
+        for area in areas:
+            own = groups[kind, area]
+            counts: dict[str, int] = {profile: sum(any(test in tests for test in one) for one in own) for profile, tests in held.items()}
+            found.append({"kind": kind, "area": area, "mutants": len(own), **counts})
+    return found
+
+
+def recorded_rows(outcomes: Outcomes) -> list[dict[str, Any]]:
+    """Return the scores of all hand-written mutants. A mutant that has no recorded test counts as not detected."""
+    killers = outcomes.get("killers", {})
+    return rows((one, [killers[one.name]] if one.name in killers else []) for one in all_mutants())
+
+
+def section(written: Sequence[Mapping[str, Any]], outcomes: Outcomes) -> list[str]:
+    """Return the lines of a Markdown section with the scores.
+
+    Args:
+        written: The scores of the hand-written mutants (``rows``).
+        outcomes: The recorded outcomes, which include those of the generated mutants.
+    """
+    lines = [
+        *textwrap.wrap(_WRITTEN, 100),
+        "",
+        *table(
+            ["kind", "area", "mutants", *_PROFILES],
+            ([one["kind"], one["area"], one["mutants"], *(one[name] for name in _PROFILES)] for one in written),
+        ),
+        "",
+    ]
+    if samples := outcomes.get("generated", []):
         heads = [f"seed {one['seed']}" for one in samples]
         lines += [
             *textwrap.wrap(_GENERATED, 100),
@@ -77,7 +126,7 @@ def section(scores: Scores) -> list[str]:
             *table(["area", *heads, *_SHARES], _rows(samples, "area", checks.AREAS)),
             "",
         ]
-    return ["## Mutation score", "", *lines] if lines else []
+    return ["## Mutation score", "", *lines]
 
 
 def _rows(samples: Sequence[Mapping[str, Any]], key: str, names: Iterable[str]) -> list[list[object]]:
@@ -105,28 +154,18 @@ def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else ""
 
 
-def detected(scores: Scores, kind: str) -> tuple[int, int]:
-    """Return, for a kind of plugin, how many hand-written mutants were run and how many of them were detected by tests of their area.
-
-    Both numbers are 0 if the scores contain no mutants for this kind of plugin.
-    """
-    rows = [one for one in scores.get("written", []) if one["kind"] == kind]
-    return sum(one["mutants"] for one in rows), sum(one["full"] for one in rows)
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a table in Markdown."""
     return [f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *rows)]
 
 
-def read(path: Path) -> Scores:
-    """Read scores from a file. Return an empty dictionary if the file does not exist."""
-    return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
+def read() -> Outcomes:
+    """Return the recorded outcomes."""
+    return dict(json.loads(FILE.read_text("utf-8")))
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    found = read(target)
-    for name in sys.argv[2:]:
+    found = read()
+    for name in sys.argv[1:]:
         update(found, json.loads(Path(name).read_text("utf-8")))
-    target.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    FILE.write_text(json.dumps(found, indent=1) + "\n", "utf-8")

@@ -24,7 +24,7 @@ from typing import Any
 
 from accelkit import AccelkitError, PluginRecord
 from accelkit.discovery.metadata import installed_version
-from accelkit_conformance import checks, profiles
+from accelkit_conformance import checks, mutation_scores, profiles
 from accelkit_conformance.expectations import torch_defects
 from accelkit_conformance.mutants import MOST_OF_ONE_MECHANISM, Mutant
 from accelkit_conformance.report import Report
@@ -105,8 +105,9 @@ def examine(
         parallel: The number of tests that run at a time.
         seconds: The time limit of each test in seconds. None means that each test has its own time limit. The tests' own limits are also
             used if the mutant is a cluster environment, or if ``is_until_killed`` is True and the mutant is not an accelerator.
-        is_until_killed: Whether to stop at the first test of the mutant's area that fails. The tests of small profiles then run first,
-            so that the smallest profile that detects the mutant is known.
+        is_until_killed: Whether to stop at the first test of the mutant's area that fails. The test that detected the mutant in an
+            earlier self-test then runs first, and the tests of small profiles run before the others, so that the smallest profile that
+            detects a new mutant is known.
     """
     # The processes of a job may take longer than SECONDS to start, which must not count as a failure.
     limit = None if mutant.kind == "cluster" or (is_until_killed and mutant.kind != "accelerator") else seconds
@@ -126,10 +127,12 @@ def examine(
 
 
 def _in_order(tests: Sequence[str], mutant: Mutant) -> list[list[str]]:
-    """Group tests by the smallest profile that includes them, the smallest profile first. Empty groups are left out.
+    """Return the tests in groups, in the order in which the groups run on a mutant.
 
-    In each group, the tests of the check that the mutant names come first. The other tests are ordered so that every check runs its first
-    test before any check runs its second one.
+    The first group is the test that detected the mutant in an earlier self-test (``mutation_scores.FILE``), if there is one. The other
+    groups are the tests of each profile that are in no smaller profile, the smallest profile first. In each of these groups, the tests of
+    the check that the mutant names come first. The other tests are ordered so that every check runs its first test before any check runs
+    its second one. Empty groups are left out.
     """
     version = installed_version("torch") or ""
     counts: collections.Counter[str] = collections.Counter()
@@ -138,7 +141,9 @@ def _in_order(tests: Sequence[str], mutant: Mutant) -> list[list[str]]:
         check = _check_of(test)
         places[test] = (check != f"{mutant.area}/{mutant.check}", counts[check])
         counts[check] += 1
-    left, groups = sorted(tests, key=places.__getitem__), []
+    recorded = mutation_scores.read()["killers"].get(mutant.name)
+    groups = [[test for test in tests if test == recorded]]
+    left = [test for test in sorted(tests, key=places.__getitem__) if test != recorded]
     for profile in checks.PROFILES:
         held = set(profiles.suite(profile, version, mutant.kind).tests)
         groups.append([test for test in left if test in held])
@@ -271,27 +276,6 @@ def idle_checks(autopsies: Sequence[Autopsy]) -> list[str]:
     return sorted(run - found)
 
 
-def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
-    """Return the mutation scores, one row per kind of plugin and area.
-
-    A row has the number of mutants of the area. For each profile, it also has the number of these mutants that were detected by tests of
-    the area in that profile. The key of this number is the name of the profile.
-    """
-    version = installed_version("torch") or ""
-    rows: list[dict[str, Any]] = []
-    for kind in checks.SUBJECT_KINDS:
-        own = [one for one in autopsies if one.mutant.kind == kind]
-        held = {profile: set(profiles.suite(profile, version, kind).tests) for profile in checks.PROFILES} if own else {}
-        for area in checks.AREAS:
-            killers = [[test for test in one.killers if checks.area_of(test) == area] for one in own if one.mutant.area == area]
-            if killers:
-                counts: dict[str, int] = {
-                    profile: sum(any(test in tests for test in found) for found in killers) for profile, tests in held.items()
-                }
-                rows.append({"kind": kind, "area": area, "mutants": len(killers), **counts})
-    return rows
-
-
 def report(autopsies: Sequence[Autopsy], *, is_whole: bool, is_until_killed: bool = False) -> Report:
     """Return the kill matrix, in the format ``accelkit.conformance.selftest/1``.
 
@@ -310,7 +294,7 @@ def report(autopsies: Sequence[Autopsy], *, is_whole: bool, is_until_killed: boo
             }
             for one in autopsies
         ],
-        "scores": scores(autopsies),
+        "scores": mutation_scores.rows((one.mutant, one.killers) for one in autopsies),
         "objections": list(objections(autopsies, is_whole=is_whole)),
         "narrow": [] if is_until_killed else narrow(autopsies),
         "idle_checks": [] if is_until_killed else idle_checks(autopsies),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from accelkit_conformance import mutation_scores, selftest
+from accelkit_conformance import mutation_scores
 from accelkit_conformance.mutants import Mutant
-from accelkit_conformance.selftest import Autopsy
 
 
 def matrix(seed, *verdicts):
@@ -16,11 +15,11 @@ def matrix(seed, *verdicts):
 
 
 def test_samples_are_counted_by_axis_and_a_seed_is_replaced():
-    scores = {}
-    mutation_scores.update(scores, matrix(2, ("nan", "survived")))
-    mutation_scores.update(scores, matrix(10, ("nan", "killed"), ("nan", "survived"), ("dtype", "not triggered")))
-    mutation_scores.update(scores, matrix(2, ("nan", "killed")))
-    lines = mutation_scores.section(scores)
+    outcomes = {}
+    mutation_scores.update(outcomes, matrix(2, ("nan", "survived")))
+    mutation_scores.update(outcomes, matrix(10, ("nan", "killed"), ("nan", "survived"), ("dtype", "not triggered")))
+    mutation_scores.update(outcomes, matrix(2, ("nan", "killed")))
+    lines = mutation_scores.section([], outcomes)
     assert "| fault | seed 2 | seed 10 | detected | not triggered | detected, of those triggered |" in lines
     assert "| `nan` | 1 of 1 | 1 of 2 | 67 % | 0 | 67 % |" in lines
     assert "| `dtype` |  | 0 of 1 | 0 % | 1 |  |" in lines
@@ -28,18 +27,15 @@ def test_samples_are_counted_by_axis_and_a_seed_is_replaced():
     assert max(map(len, lines)) <= 100
 
 
-def test_there_is_no_section_without_scores(tmp_path):
-    assert mutation_scores.section(mutation_scores.read(tmp_path / "none.json")) == []
+def mutant(name, kind="accelerator", area="operators"):
+    return Mutant(name, area, "m", "x:Y", "wrong", kind)
 
 
 def test_a_profile_counts_the_mutants_that_its_tests_of_the_area_detect():
-    def autopsy(name, *killers):
-        return Autopsy(Mutant(name, "operators", "m", "x:Y", "wrong"), dict.fromkeys(killers, "fail"), 3)
-
-    elsewhere = autopsy("a", "memory/peak_resets")
-    in_smoke = autopsy("b", "operators/forward[add,float32]", "operators/forward[acos,float32]")
-    in_training = autopsy("c", "operators/forward[acos,float32]")
-    (row,) = selftest.scores([elsewhere, in_smoke, in_training])
+    elsewhere = (mutant("a"), ["memory/peak_resets"])
+    in_smoke = (mutant("b"), ["operators/forward[add,float32]", "operators/forward[acos,float32]"])
+    in_training = (mutant("c"), ["operators/forward[acos,float32]"])
+    (row,) = mutation_scores.rows([elsewhere, in_smoke, in_training])
     assert row == {
         "kind": "accelerator",
         "area": "operators",
@@ -50,21 +46,23 @@ def test_a_profile_counts_the_mutants_that_its_tests_of_the_area_detect():
         "distributed": 2,
         "full": 2,
     }
-    scores = {}
-    mutation_scores.update(scores, {"scores": [row]})
-    assert "| accelerator | operators | 3 | 1 | 2 | 2 | 2 |" in mutation_scores.section(scores)
+    assert "| accelerator | operators | 3 | 1 | 2 | 2 | 2 |" in mutation_scores.section([row], {})
 
 
-def test_each_kind_of_plugin_has_its_scores_and_an_area_is_replaced():
-    def autopsy(name, kind, area, *killers):
-        return Autopsy(Mutant(name, area, "m", "x:Y", "wrong", kind, "slurm"), dict.fromkeys(killers, "fail"), 3)
+def test_each_kind_of_plugin_has_its_scores():
+    ranks = (mutant("a", "cluster", "cluster_ranks"), ["cluster_ranks/ranks_are_below_sizes"])
+    survivor = (mutant("b", "cluster", "cluster_ranks"), [])
+    calls = (mutant("c", "hooks", "hooks_calls"), ["hooks_order/wrappers_pass_results_on"])
+    scores = [(row["kind"], row["area"], row["mutants"], row["full"]) for row in mutation_scores.rows([calls, ranks, survivor])]
+    assert scores == [("cluster", "cluster_ranks", 2, 1), ("hooks", "hooks_calls", 1, 0)]
 
-    ranks = autopsy("a", "cluster", "cluster_ranks", "cluster_ranks/ranks_are_below_sizes")
-    scores = {}
-    mutation_scores.update(scores, {"scores": selftest.scores([ranks])})
-    mutation_scores.update(
-        scores, {"scores": selftest.scores([autopsy("b", "hooks", "hooks_calls", "hooks_order/wrappers_pass_results_on")])}
-    )
-    assert [mutation_scores.detected(scores, kind) for kind in ("cluster", "hooks", "precision")] == [(1, 1), (1, 0), (0, 0)]
-    mutation_scores.update(scores, {"scores": selftest.scores([ranks, autopsy("c", "cluster", "cluster_ranks")])})
-    assert [mutation_scores.detected(scores, kind) for kind in ("cluster", "hooks", "precision")] == [(2, 1), (1, 0), (0, 0)]
+
+def test_the_test_in_the_smallest_profile_is_recorded_and_a_survivor_is_removed():
+    def ran(name, *killers):
+        return {"name": name, "kind": "accelerator", "area": "operators", "killers": dict.fromkeys(killers, "fail")}
+
+    smallest = "operators/forward[add,float32]"
+    outcomes = {"killers": {"kept": "operators/forward[acos,float32]", "survivor": smallest}}
+    found = ran("found", "memory/peak_resets", "operators/forward[acos,float32]", smallest)
+    mutation_scores.update(outcomes, {"mutants": [found, ran("survivor", "memory/peak_resets")]})
+    assert outcomes["killers"] == {"found": smallest, "kept": "operators/forward[acos,float32]"}
