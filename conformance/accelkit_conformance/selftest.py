@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -131,15 +132,17 @@ def _in_order(tests: Sequence[str], mutant: Mutant) -> list[list[str]]:
 
     The first group is the test that detected the mutant in an earlier self-test (``mutation_scores.FILE``), if there is one. The other
     groups are the tests of each profile that are in no smaller profile, the smallest profile first. In each of these groups, the tests of
-    the check that the mutant names come first. The other tests are ordered so that every check runs its first test before any check runs
-    its second one. Empty groups are left out.
+    the check that the mutant names come first, and then the tests whose parameters include a name from the mutant's description. The other
+    tests are ordered so that every check runs its first test before any check runs its second one. Empty groups are left out.
     """
     version = installed_version("torch") or ""
     counts: collections.Counter[str] = collections.Counter()
     places = {}
+    named = {word for quoted in re.findall(r"``(.+?)``", mutant.description) for word in re.findall(r"\w+", quoted)}
     for test in tests:
         check = _check_of(test)
-        places[test] = (check != f"{mutant.area}/{mutant.check}", counts[check])
+        is_named = not named.isdisjoint(re.findall(r"\w+", test.removeprefix(check)))
+        places[test] = (check != f"{mutant.area}/{mutant.check}", not is_named, counts[check])
         counts[check] += 1
     recorded = mutation_scores.read()["killers"].get(mutant.name)
     groups = [[test for test in tests if test == recorded]]

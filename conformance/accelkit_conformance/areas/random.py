@@ -284,6 +284,16 @@ def random_calls(subject: Subject, name: str) -> None:
     check_random_call(subject, name)
 
 
+@check("full", requires=["random_state"], over=names_of("vectorized_draws", "FUNCTIONS"))
+def vectorized_draws(subject: Subject, name: str) -> None:
+    """Under ``torch.vmap``, a random function draws other numbers for each of three equal inputs with ``randomness="different"``, and the
+    same numbers for all with ``randomness="same"``. With ``randomness="error"``, it raises RuntimeError. The input is stacked or the same
+    for all calls. Calls that raise an error on the CPU are left out. The same seed gives the same results again."""
+    from accelkit_conformance.oracle.vectorized_draws import check_vectorized_draws
+
+    check_vectorized_draws(subject, name)
+
+
 @check("full", requires=["random_state"])
 def whole_seeds(subject: Subject) -> None:
     """Seeds that differ only above the lower 32 bits, or in their sign, give different numbers. Devices that draw the same numbers as

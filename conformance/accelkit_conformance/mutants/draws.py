@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken
+from accelkit_conformance.mutants.derivatives import _Functions
 
 
 @mutant("random", "ends of intervals")
@@ -124,3 +125,24 @@ class StaysAfterTheFirstState(Broken):
             self.states[0]()
             self.states.append(None)
         return result
+
+
+@mutant("random", "random functions under vmap")
+class FusesDropout(_Functions):
+    """``dropout`` is an operator of the plugin that ``torch.vmap`` does not know as random, so that its option ``randomness`` has no effect
+    on ``dropout``."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        def dropout(x: Any, p: float) -> Any:
+            return x * (torch.rand_like(x) >= p) / (1 - p)
+
+        schema = "(Tensor x, float p) -> Tensor"
+        self.dropout: Any = torch.library.custom_op("accelkit_conformance::fused_dropout", dropout, mutates_args=(), schema=schema)
+
+    def change(self, name: str, call: Any, args: Any) -> Any:
+        from torch._C._functorch import is_batchedtensor
+
+        return self.dropout(args[0], 0.5) if name == "dropout" and is_batchedtensor(args[0]) else call()

@@ -15,8 +15,10 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from accelkit_conformance.oracle.device_streams import make_stream, on_stream, slow_product
 from accelkit_conformance.oracle.layers import batch_norm
 from accelkit_conformance.oracle.scaler_options import require_scaler
+from accelkit_conformance.results import NotSupported
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -255,6 +257,49 @@ def _scaled(subject: Subject) -> None:
     assert scaler.get_scale() == 32.0, f"on rank {subject.rank}, the scale is {scaler.get_scale()}, not 32"
 
 
+def _complex(subject: Subject) -> None:
+    """Check the gradients of complex parameters, which DDP reduces as pairs of real numbers."""
+
+    class Complex(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Parameter(torch.randn(27, 8, dtype=torch.complex64))
+            self.second, self.scale = nn.Linear(8, 8, dtype=torch.complex64), nn.Parameter(torch.tensor(1.5 - 0.5j))
+
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            y = self.second(x.to(torch.complex64) @ self.first) * self.scale
+            return {"a": y.real, "b": [y.imag, {"c": y.abs()}]}
+
+    subject.needs("complex64")
+    for options in ({}, {"bucket_cap_mb": 1e-4}, {"gradient_as_bucket_view": True}):
+        training = _Training(subject, Complex, **options)
+        for number in range(2):
+            training.backward(number)
+        training.check()
+
+
+def _other_stream(subject: Subject) -> None:
+    """Check the gradients of steps on a stream that is not the default stream and has other work queued."""
+    if not subject.capabilities.can("streams"):
+        raise NotSupported("the device has no streams")
+    training = _Training(subject, bucket_cap_mb=1e-4)
+    subject.synchronize()
+    stream = make_stream(subject)
+    for number in range(3):
+        training.single.zero_grad()
+        with on_stream(subject, stream):
+            training.ddp.zero_grad()
+            slow_product(torch.rand(512, 512, device=subject.device))
+            training.backward(number)
+            training.check()
+    with on_stream(subject, stream):
+        slow_product(torch.rand(512, 512, device=subject.device))
+        _loss(training.ddp(training.mine(3))).backward()
+    _loss(training.single(training.batches[3])).backward()
+    stream.synchronize()
+    training.check()
+
+
 CASES: Mapping[str, Callable[[Subject], None]] = {
     "default": _steps,
     "static_graph": lambda subject: _steps(subject, static_graph=True),
@@ -271,5 +316,7 @@ CASES: Mapping[str, Callable[[Subject], None]] = {
     "without_reduction": _without_reduction,
     "sharded_optimizer": _sharded_optimizer,
     "scaled": _scaled,
+    "complex": _complex,
+    "other_stream": _other_stream,
 }
 """The cases, by name."""
