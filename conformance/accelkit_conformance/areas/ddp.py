@@ -235,12 +235,13 @@ def _programs() -> Iterator[Case]:
 @check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
 def programs(subject: Subject, size: str, name: str) -> None:
     """DDP works with less common options and models: its gradients, and the parameters after several steps, match those of a single process
-    that has the whole batch. The models have shared, frozen and channels_last parameters, parameters in two dtypes, nested outputs and
-    activation checkpointing. The options are ``static_graph``, ``find_unused_parameters``, small buckets, ``gradient_as_bucket_view``
-    and communication hooks. Further cases are ``no_sync`` over several passes followed by ``clip_grad_norm_``, ``join`` with uneven
-    inputs, and ``ZeroRedundancyOptimizer``. If each rank has a process group of its own, each rank keeps its own gradients. Each forward
-    pass starts with the buffers of rank 0, or with the rank's own buffers if ``broadcast_buffers`` is False. If the loss of one rank is
-    infinite, the gradient scalers of all ranks skip the step and halve their scale.
+    that has the whole batch. The models have shared, frozen and channels_last parameters, parameters in two dtypes, complex parameters,
+    nested outputs and activation checkpointing. The options are ``static_graph``, ``find_unused_parameters``, small buckets,
+    ``gradient_as_bucket_view`` and communication hooks. Further cases are ``no_sync`` over several passes followed by ``clip_grad_norm_``,
+    ``join`` with uneven inputs, and ``ZeroRedundancyOptimizer``. If each rank has a process group of its own, each rank keeps its own
+    gradients. Each forward pass starts with the buffers of rank 0, or with the rank's own buffers if ``broadcast_buffers`` is False. If the
+    loss of one rank is infinite, the gradient scalers of all ranks skip the step and halve their scale. A step on a stream that is not the
+    default stream, and that has other work queued, gives the right gradients.
     """
     from accelkit_conformance.oracle.ddp_programs import CASES
 

@@ -45,6 +45,23 @@ class ForwardKeepsBuffers(Broken):
         setattr(DistributedDataParallel, "_sync_buffers", lambda self: None)  # noqa: B010
 
 
+@mutant("ddp", "gradients between ranks")
+class ReducesOnTheDefaultStreamOnly(Broken):
+    """DDP does not average the gradients of a forward pass on a stream other than the default one."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.nn.parallel.DistributedDataParallel.forward
+        default = torch.accelerator.current_stream().stream_id
+
+        def forward(model: Any, *args: Any, **named: Any) -> Any:
+            model.require_backward_grad_sync = torch.accelerator.current_stream().stream_id == default
+            return original(model, *args, **named)
+
+        torch.nn.parallel.DistributedDataParallel.forward = forward  # type: ignore[method-assign]
+
+
 @mutant("ddp", "batch statistics")
 class WeighsRanksEqually(Broken):
     """SyncBatchNorm gives all ranks the same weight in its statistics, even if their batches differ in size."""

@@ -3,6 +3,7 @@ the whole batch."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from accelkit_conformance.oracle.device_streams import make_stream, on_stream, slow_product
+from accelkit_conformance.oracle.device_streams import make_stream, num_slow_products, on_stream, slow_product
 from accelkit_conformance.oracle.layers import batch_norm
 from accelkit_conformance.oracle.scaler_options import require_scaler
 from accelkit_conformance.results import NotSupported
@@ -279,25 +280,25 @@ def _complex(subject: Subject) -> None:
 
 
 def _other_stream(subject: Subject) -> None:
-    """Check the gradients of steps on a stream that is not the default stream and has other work queued."""
+    """Check the gradients of steps on a stream that is not the default stream and still has other work queued."""
     if not subject.capabilities.can("streams"):
         raise NotSupported("the device has no streams")
     training = _Training(subject, bucket_cap_mb=1e-4)
+    stream, repeats = make_stream(subject), num_slow_products(subject)
     subject.synchronize()
-    stream = make_stream(subject)
-    for number in range(3):
+    for number in range(4):
         training.single.zero_grad()
         with on_stream(subject, stream):
             training.ddp.zero_grad()
-            slow_product(torch.rand(512, 512, device=subject.device))
-            training.backward(number)
+            batch, a = training.mine(number), torch.rand(512, 512, device=subject.device)
+            for _ in range(repeats):
+                a = slow_product(a)
+            _loss(training.ddp(batch)).backward()
+        _loss(training.single(training.batches[number])).backward()
+        with on_stream(subject, stream) if number % 2 else contextlib.nullcontext():
+            if not number % 2:
+                stream.synchronize()
             training.check()
-    with on_stream(subject, stream):
-        slow_product(torch.rand(512, 512, device=subject.device))
-        _loss(training.ddp(training.mine(3))).backward()
-    _loss(training.single(training.batches[3])).backward()
-    stream.synchronize()
-    training.check()
 
 
 CASES: Mapping[str, Callable[[Subject], None]] = {
