@@ -3,10 +3,9 @@
 Each mutant breaks one area. A mutant is killed if a test of this area fails on it.
 
 On an accelerator mutant, two groups of tests run. The first group is the tests of the mutant's area. They come from the profile
-``distributed`` if the area needs several processes, from ``training`` if the area's tests in ``full`` take long, and otherwise from
-``full``. If the mutant names a check, the tests of this check in ``full`` run too. The second group is the profile ``smoke``. Its tests of
-the areas ``contract`` and ``isolation``, which need no hardware, run only if the mutant breaks one of these two areas. Tests of
-torch.compile are left out of both groups.
+``training`` if the area's tests in ``full`` take long, and otherwise from ``full``. If the mutant names a check, the tests of this check in
+``full`` run too. The second group is the profile ``smoke``. Its tests of the areas ``contract`` and ``isolation``, which need no hardware,
+run only if the mutant breaks one of these two areas. Tests of torch.compile are left out of both groups.
 
 On a mutant that is not an accelerator, all tests for its kind of plugin run.
 """
@@ -37,10 +36,7 @@ from accelkit_conformance.worker_pool import Order
 SECONDS = 15.0
 LEAST_COUNTED = 40
 _UNBROKEN = Mutant("unbroken", "operators", "none", "accelkit_conformance.mutants.broken:Unbroken", "No fault: every test must pass.")
-_WIDEST: Mapping[str, checks.Profile] = {
-    **dict.fromkeys(("collectives", "ddp", "fsdp"), "distributed"),
-    **dict.fromkeys(("operators", "layout", "autograd", "modules"), "training"),
-}
+_WIDEST: Mapping[str, checks.Profile] = dict.fromkeys(("operators", "layout", "autograd", "modules"), "training")
 _WITHOUT_HARDWARE = ("contract", "isolation")
 
 
