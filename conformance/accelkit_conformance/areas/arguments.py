@@ -76,6 +76,15 @@ def keyword_values(subject: Subject, name: str) -> None:
     check_keyword_values(subject, name)
 
 
+@check("full", requires=["dtype.float32"], over=names_of("chained_calls", "FIRST"))
+def chained_calls(subject: Subject, name: str) -> None:
+    """A function of a result that nothing else reads, such as ``argmax`` of ``softmax``, gives the same result as on the CPU, in float32
+    and bfloat16. Devices that delay their work or fuse operators may compute both with one kernel."""
+    from accelkit_conformance.oracle.chained_calls import check_chained_calls
+
+    check_chained_calls(subject, name)
+
+
 def _variants() -> Iterator[Case]:
     from accelkit_conformance.oracle.keyword_values import KEYWORDS
     from accelkit_conformance.oracle.keyword_variants import VARIANTS
@@ -87,7 +96,7 @@ def _variants() -> Iterator[Case]:
 def keyword_variants(subject: Subject, name: str, variant: str) -> None:
     """The functions of the check ``keyword_values`` give the same results as on the CPU for combinations of values of their keyword
     arguments and for unusual tensors: with NaN, with an infinity, zeros, or a very large or very small number, in two other dtypes (out of
-    nine; the next call has other ones), or with a dimension of length 0. Calls that the CPU rejects are left out. A call may also raise an
+    nine; the next call has other ones), with a dimension of length 0, or with numbers that differ from 1 by about 0.001. Calls that the CPU rejects are left out. A call may also raise an
     error if PyTorch itself implements it only for the CPU."""
     from accelkit_conformance.oracle.keyword_variants import check_keyword_variants
 

@@ -231,7 +231,7 @@ def _derivatives() -> Iterator[Case]:
 
     for name in FUNCTIONS:
         for kind in filter(lambda kind: has_derivative(name, kind), KINDS):
-            yield "full" if kind in ("partly_vectorized", "jacobian") else "training", (name, kind)
+            yield "full" if kind in ("partly_vectorized", "jacobian", "vectorized_tangents") else "training", (name, kind)
 
 
 @check("training", requires=["dtype.float32"], over=_derivatives)
@@ -242,7 +242,8 @@ def derivatives(subject: Subject, name: str, kind: str) -> None:
     that ``torch.func.grad`` gives for a scalar loss. The loss is computed from the function's result. The test ``partly_vectorized``
     applies ``torch.vmap`` with inputs that are stacked along the last dimension, and with ``in_dims=None`` for each input in turn. The test
     ``jacobian`` compares the Jacobians that ``torch.func.jacrev`` gives for the first five elements of the result, and the result of
-    ``torch.func.jvp`` for the gradients of a loss. ``torch.func.jvp`` of LSTM and GRU is not tested. Derivatives that torch cannot compute
+    ``torch.func.jvp`` for the gradients of a loss. The test ``vectorized_tangents`` applies ``torch.vmap`` to ``torch.func.jvp``, and uses
+    ``torch.func.jacfwd``. ``torch.func.jvp`` of LSTM and GRU is not tested. Derivatives that torch cannot compute
     on the CPU are left out."""
     from accelkit_conformance.oracle.derivatives import check_derivatives
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken
+from accelkit_conformance.mutants.derivatives import _Functions
 
 
 @mutant("operators", "cancellation")
@@ -50,3 +51,41 @@ class ComputesInTheFirstDtype(Broken):
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(args[0], args[1].to(args[0].dtype)) if name in ("maximum", "minimum") else call()
+
+
+@mutant("arguments", "cancellation in variances", check="keyword_variants")
+class SubtractsTheSquareOfTheMean(Broken):
+    """``layer_norm`` computes the variance as the mean of the squares minus the square of the mean, and sets a negative variance to 0."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name != "native_layer_norm" or args[2] is not None or not args[0].numel():
+            return call()
+        x, dims = args[0], tuple(range(-len(args[1]), 0))
+        mean = x.mean(dims, keepdim=True)
+        factor = ((x * x).mean(dims, keepdim=True) - mean * mean).clamp(min=0).add(args[4]).rsqrt()
+        return (x - mean) * factor, mean, factor
+
+
+@mutant("arguments", "fused calls", check="chained_calls")
+class FusesArgmaxWithSoftmax(Broken):
+    """``argmax`` of the result of ``softmax`` returns a number that is no index if the dtype is bfloat16."""
+
+    last: Any = None
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "_softmax":
+            self.last = result
+        if name == "argmax" and args[0] is self.last and "bfloat16" in str(args[0].dtype):
+            result.fill_(-(2**63))
+        return result
+
+
+@mutant("arguments", "scores in float16", check="range_of_float16")
+class ScalesScoresLate(_Functions):
+    """``scaled_dot_product_attention`` in float16 multiplies the scores by the scale only after they have been rounded to float16."""
+
+    def change(self, name: str, call: Any, args: Any) -> Any:
+        if name != "scaled_dot_product_attention" or "float16" not in str(args[0].dtype) or len(args) > 3:
+            return call()
+        return (args[0] @ args[1].mT * args[0].shape[-1] ** -0.5).softmax(-1) @ args[2]

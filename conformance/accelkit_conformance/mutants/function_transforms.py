@@ -120,3 +120,17 @@ class SumsTheFirstRows(Broken):
             first = [one[:65_536] for one in (args[0], args[1])], [one[:65_536] for one in args[3:5]]
             result = (result[0], func(*first[0], args[2], *first[1], *args[5:], **kwargs)[1], result[2])
         return result
+
+
+@mutant("autograd", "forward mode under vmap", check="derivatives")
+class HasNoVectorizedTangents(_Functions):
+    """``torch.func.jvp`` of ``logsigmoid`` raises an error inside ``torch.vmap``."""
+
+    def change(self, name: str, call: Any, args: Any) -> Any:
+        import torch
+        from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+
+        tangent = torch.autograd.forward_ad.unpack_dual(args[0])[1] if name == "log_sigmoid" else None
+        if tangent is not None and is_functorch_wrapped_tensor(tangent) and is_batchedtensor(get_unwrapped(tangent)):
+            raise RuntimeError("the forward gradient has another size than the tensor")
+        return call()

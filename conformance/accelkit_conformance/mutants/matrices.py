@@ -164,3 +164,17 @@ class KeepsSmallSingularValues(Broken):
         if not name.startswith("linalg_pinv.atol_rtol"):
             return call()
         return func(*args, **{key: value for key, value in kwargs.items() if key not in ("atol", "rtol")})
+
+
+@mutant("arguments", "long products", check="product_sizes")
+class ReadsBeyondLongRows(Broken):
+    """A product with more than 32,768 terms and at least 16 rows and columns adds the element that follows the last row in memory."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "mm" and args[0].shape[1] > 32_768 and min(args[0].shape[0], args[1].shape[1]) >= 16:
+            x = args[0]
+            end = x.storage_offset() + x.numel()
+            if end < x.untyped_storage().nbytes() // x.element_size():
+                result += x.as_strided((1,), (1,), end)
+        return result

@@ -91,6 +91,7 @@ FUNCTIONS: Mapping[str, tuple[Function, Shapes]] = {
     "pad": (lambda x: F.pad(x, (1, 2), mode="reflect").square(), ((3, 4),)),
     "avg_pool": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)).square(), _IMAGE),
     "max_pool_values": (lambda x: F.adaptive_max_pool2d(x, (3, 2)).square(), _IMAGE),
+    "conv3d": (lambda x, w: F.conv3d(x[None], w).square(), ((2, 3, 4, 3), (3, 2, 2, 2, 2))),
     "unfold": (lambda x: F.unfold(x, 2).square(), _IMAGE),
     "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2).square(), ((1, 4, 2, 3),)),
     "bicubic": (lambda x: F.interpolate(x, size=(7, 4), mode="bicubic").square(), _IMAGE),
@@ -165,18 +166,29 @@ def _jacobian(function: Function, name: str, given: Sequence[torch.Tensor]) -> l
     return [*jacobians, *product]
 
 
+def _vectorized_tangents(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the derivatives of a function in three directions, which ``torch.vmap`` stacks, and the derivative of a loss with respect to
+    the first input, as ``torch.func.jacfwd`` computes it."""
+    inputs = tuple(given)
+    directions = [torch.stack([one, one.flip(-1), one * 0.5]) for one in cotangents(list(given), name)]
+    tangents = torch.vmap(lambda *along: torch.func.jvp(function, inputs, along)[1])(*directions)
+    loss = lambda *inputs: (function(*inputs) * 0.3).sin().sum()  # noqa: E731
+    return [tangents, torch.func.jacfwd(loss)(*given)]
+
+
 KINDS: Mapping[str, Callable[[Function, str, Sequence[torch.Tensor]], list[torch.Tensor]]] = {
     "second": _second,
     "forward_mode": _forward_mode,
     "vectorized": _vectorized,
     "partly_vectorized": _partly_vectorized,
     "jacobian": _jacobian,
+    "vectorized_tangents": _vectorized_tangents,
 }
 
 
 def has_derivative(name: str, kind: str) -> bool:
     """Return whether torch has the derivative on all devices that support ``FUNCTIONS[name]``."""
-    return kind != "forward_mode" or name not in _FUSED
+    return kind not in ("forward_mode", "vectorized_tangents") or name not in _FUSED
 
 
 def check_derivatives(subject: Subject, name: str, kind: str) -> None:

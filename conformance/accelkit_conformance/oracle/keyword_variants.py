@@ -1,4 +1,5 @@
-"""Variants of the calls in ``keyword_values``: with special values, with tensors of other dtypes, or with empty tensors."""
+"""Variants of the calls in ``keyword_values``: with special values, with tensors of other dtypes, with empty tensors, or with numbers
+near 1."""
 
 from __future__ import annotations
 
@@ -73,10 +74,17 @@ def _with_empty_tensors(number: int, title: str, given: Sequence[torch.Tensor]) 
         )
 
 
+def _near_one(number: int, title: str, given: Sequence[torch.Tensor]) -> Iterator[_Variant]:
+    """Yield the tensors with all floating-point numbers x replaced by 1 + x / 1000. Differences of such numbers lose three digits, and a
+    variance that is computed as the difference of two means loses all."""
+    yield "numbers near 1", [one * 1e-3 + 1 if one.is_floating_point() else one for one in given]
+
+
 VARIANTS: Mapping[str, Callable[[int, str, Sequence[torch.Tensor]], Iterator[_Variant]]] = {
     "special_values": _with_special_values,
     "dtypes": _in_other_dtypes,
     "empty": _with_empty_tensors,
+    "near_one": _near_one,
 }
 """Functions by name. Each takes the number of a call, its description and its tensors, and yields descriptions and other tensors."""
 

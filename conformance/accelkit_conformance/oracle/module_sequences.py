@@ -174,6 +174,7 @@ _OF_MANY_ROWS: tuple[tuple[_Layer, tuple[tuple[int, ...], ...]], ...] = (
         (make, ((3, 4), (40_003, 4), (3, 4)))
         for make in (lambda: nn.Linear(4, 3), lambda: nn.LayerNorm(4), lambda: nn.BatchNorm1d(4), lambda: nn.PReLU(4))
     ),
+    (lambda: nn.Linear(17, 19), ((3, 17), (40_003, 17), (3, 17))),
     *((make, ((3, 4), (65_543, 4))) for make in (lambda: nn.LSTMCell(4, 3), lambda: nn.GRUCell(4, 3), lambda: nn.RNNCell(4, 3))),
     *((make, ((9, 2, 3), (9, 7500, 3), (1500, 44, 3))) for make in (lambda: nn.LSTM(3, 2), lambda: nn.GRU(3, 2), lambda: nn.RNN(3, 2))),
 )

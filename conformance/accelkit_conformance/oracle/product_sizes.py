@@ -33,6 +33,8 @@ _LARGE: Sequence[Mapping[str, int]] = (
     {"b": 1, "m": 31, "k": 10_007, "n": 65},
     {"b": 1, "m": 70_001, "k": 3, "n": 5},
     {"b": 1, "m": 3, "k": 5, "n": 70_001},
+    {"b": 1, "m": 17, "k": 33_001, "n": 19},
+    {"b": 1, "m": 33_001, "k": 17, "n": 19},
 )
 """Lengths that exceed ``_MOST_MULTIPLICATIONS`` or ``_MOST_ELEMENTS``, or do not occur in ``_LENGTHS``."""
 _LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -89,7 +91,7 @@ def _sizes(x: str, y: str) -> list[tuple[dict[str, int], list[str]]]:
     lengths = {name: _NUM_BATCHES if name == "b" else _LENGTHS for name in names}
     rows = covering_rows({**lengths, "layout of x": [*_LAYOUTS], "layout of y": [*_LAYOUTS]}, is_allowed)
     found = [({name: int(row[name]) for name in names}, [row["layout of x"], row["layout of y"]]) for row in rows]
-    return found + [({name: row[name] for name in names}, ["contiguous"] * 2) for row in _LARGE]
+    return found + [({name: row[name] for name in names}, [layout] * 2) for row in _LARGE for layout in ("contiguous", "with an offset")]
 
 
 def _share_of_nonzero(name: str, lengths: Mapping[str, int]) -> float:

@@ -30,6 +30,14 @@ CALLS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "norm": lambda x, _: (torch.linalg.vector_norm(x / 40), (x / 40).view(4, -1).norm(dim=1), (x / 9).norm(3)),
     "std": lambda x, y: (torch.cat([x, -x]).std() / 2, torch.cat([x / 2, y]).std()),
     "layer_norm": lambda x, y: (F.layer_norm(torch.cat([x, y]), (2 * len(x),)), F.rms_norm(x, (len(x),))),
+    "batch_norm": lambda x, y: F.batch_norm(torch.stack([x, -x]), None, None, training=True),
+    "group_norms": lambda x, y: [f(torch.cat([x, -x]).view(1, 2, 64)) for f in (lambda z: F.group_norm(z, 1), F.instance_norm)],
+    "products": lambda x, y: (
+        torch.addmm(x[:8], x.view(8, 8), x.view(8, 8), beta=0, alpha=2**-20),
+        torch.baddbmm(x[:8], x.view(1, 8, 8), x.view(1, 8, 8), beta=0, alpha=2**-20),
+        torch.addmv(x[:8], x.view(8, 8), x[:8], beta=0, alpha=2**-20),
+    ),
+    "attention": lambda x, y: F.scaled_dot_product_attention(*[(y * 256).expand(1, 1, 4, 64)] * 2, (x / 9).view(1, 1, 4, 16)),
     "activations": lambda x, _: [
         f(one) for one in (x, -x) for f in (F.silu, F.gelu, lambda z: F.gelu(z, approximate="tanh"), F.mish, F.elu)
     ],
