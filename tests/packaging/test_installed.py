@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from importlib import metadata
 
 import pytest
 from installing import Clean, wheel_in
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 DEVICES = ("cpu", "fake_xpu")
 STEP = """
@@ -27,6 +32,33 @@ for _ in range(3):
     losses.append(loss.item())
 assert losses[2] < losses[1] < losses[0], losses
 print(next(model.parameters()).device.type)
+"""
+
+JOB = """
+import torch
+import accelkit
+
+rt = accelkit.Runtime(accelerator="fake_xpu", seed=0)
+model = torch.nn.Linear(4, 1)
+model, optimizer = rt.prepare(model, torch.optim.Adam(model.parameters()))
+rt.backward(model(rt.to_device(torch.ones(8, 4))).mean())
+optimizer.step()
+assert rt.gather(rt.to_device(torch.ones(1))).shape[0] == 2
+rt.save_state("checkpoints")
+assert rt.resume("checkpoints")
+rt.save_model(model, "model")
+print("finished")
+"""
+ONLY_DECLARED = """
+import sys
+
+class Undeclared:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+BLOCKED = frozenset(BLOCKED_MODULES)
+sys.meta_path.insert(0, Undeclared())
 """
 
 
@@ -58,6 +90,39 @@ def test_it_trains(clean, device):
     program = clean.folder / "step.py"
     program.write_text(STEP)
     assert clean.run(clean.python, program, device) == f"{device}\n"
+
+
+def dependencies_of(*names: str) -> set[str]:
+    """The canonical names of distributions, and of all distributions that they require without any extra."""
+    found, left = set(), [canonicalize_name(name) for name in names]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            required = [Requirement(line) for line in metadata.requires(name) or ()]
+            left += [canonicalize_name(one.name) for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
+
+
+def test_a_job_of_two_processes_needs_nothing_but_the_declared_dependencies(built, tmp_path):
+    """Packages that the environment of the tests has for other reasons are hidden. One of them may be one that torch or safetensors uses
+    without requiring it."""
+    environment = Clean(tmp_path / "venv")
+    environment.install(*(wheel_in(folder) for folder in built.values()))
+    declared = dependencies_of("accelkit", "accelkit-fake-xpu")
+    hidden = {
+        module
+        for module, distributions in metadata.packages_distributions().items()
+        if module not in sys.stdlib_module_names
+        and re.fullmatch(r"\w+", module)
+        and declared.isdisjoint(map(canonicalize_name, distributions))
+    }
+    assert {"lightning", "accelerate", "pytest"} <= hidden
+    (environment.site / "only_declared.py").write_text(ONLY_DECLARED.replace("BLOCKED_MODULES", repr(sorted(hidden))))
+    (environment.site / "zzz_only_declared.pth").write_text("import only_declared\n")
+    program = environment.folder / "job.py"
+    program.write_text(JOB)
+    assert environment.accelkit("launch", "--accelerator", "fake_xpu", "--devices", "2", program).count("finished") == 2
 
 
 def test_it_meets_its_contract(clean):

@@ -96,8 +96,8 @@ def _variants() -> Iterator[Case]:
 def keyword_variants(subject: Subject, name: str, variant: str) -> None:
     """The functions of the check ``keyword_values`` give the same results as on the CPU for combinations of values of their keyword
     arguments and for unusual tensors: with NaN, with an infinity, zeros, or a very large or very small number, in two other dtypes (out of
-    nine; the next call has other ones), with a dimension of length 0, or with numbers that differ from 1 by about 0.001. Calls that the CPU rejects are left out. A call may also raise an
-    error if PyTorch itself implements it only for the CPU."""
+    nine; the next call has other ones), with a dimension of length 0, or with numbers that differ from 1 by about 0.001. Calls that the CPU
+    rejects are left out. A call may also raise an error if PyTorch itself implements it only for the CPU."""
     from accelkit_conformance.oracle.keyword_variants import check_keyword_variants
 
     check_keyword_variants(subject, name, variant)

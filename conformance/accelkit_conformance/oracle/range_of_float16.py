@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 _NUMBERS = (65536.0, 1e6, 524288.0)
 
 
+def _scores(ones: torch.Tensor) -> torch.Tensor:
+    """Return queries or keys whose products, before they are multiplied by the scale, are beyond the range of float16."""
+    return (ones * 256).expand(1, 1, 4, 64)
+
+
 CALLS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "mul": lambda x, _: [(x * 1e-6 * number, number * (x * 1e-6), (x * 1e-6).mul_(number)) for number in _NUMBERS],
     "mul_small": lambda x, _: (x * 1e-7, x.clone().mul_(1e-7)),
@@ -37,7 +42,7 @@ CALLS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
         torch.baddbmm(x[:8], x.view(1, 8, 8), x.view(1, 8, 8), beta=0, alpha=2**-20),
         torch.addmv(x[:8], x.view(8, 8), x[:8], beta=0, alpha=2**-20),
     ),
-    "attention": lambda x, y: F.scaled_dot_product_attention(*[(y * 256).expand(1, 1, 4, 64)] * 2, (x / 9).view(1, 1, 4, 16)),
+    "attention": lambda x, y: F.scaled_dot_product_attention(_scores(y), _scores(y), (x / 9).view(1, 1, 4, 16)),
     "activations": lambda x, _: [
         f(one) for one in (x, -x) for f in (F.silu, F.gelu, lambda z: F.gelu(z, approximate="tanh"), F.mish, F.elu)
     ],
