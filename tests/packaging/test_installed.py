@@ -52,13 +52,18 @@ print("finished")
 ONLY_DECLARED = """
 import sys
 
-class Undeclared:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in BLOCKED:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+class Declared:
+    def __init__(self, finder):
+        self.finder = finder
 
-BLOCKED = frozenset(BLOCKED_MODULES)
-sys.meta_path.insert(0, Undeclared())
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in HIDDEN else self.finder.find_spec(name, path, target)
+
+HIDDEN = frozenset(HIDDEN_MODULES)
+sys.meta_path[:] = map(Declared, sys.meta_path)
 """
 
 
@@ -118,7 +123,7 @@ def test_a_job_of_two_processes_needs_nothing_but_the_declared_dependencies(buil
         and declared.isdisjoint(map(canonicalize_name, distributions))
     }
     assert {"lightning", "accelerate", "pytest"} <= hidden
-    (environment.site / "only_declared.py").write_text(ONLY_DECLARED.replace("BLOCKED_MODULES", repr(sorted(hidden))))
+    (environment.site / "only_declared.py").write_text(ONLY_DECLARED.replace("HIDDEN_MODULES", repr(sorted(hidden))))
     (environment.site / "zzz_only_declared.pth").write_text("import only_declared\n")
     program = environment.folder / "job.py"
     program.write_text(JOB)
