@@ -38,8 +38,6 @@ EXTRAS = {
 
 OPTIONAL = {
     ("sdk/accelkit/bridges/accelerate/trainer_callback.py", "transformers"): "imported by who uses transformers.Trainer",
-    ("sdk/accelkit/runtime/checkpoints/state_codec.py", "numpy"): "restores a value that the user's own numpy had",
-    ("sdk/accelkit/runtime/seeding.py", "numpy"): "restores the state of a generator that the user's own numpy had",
     ("sdk/accelkit/tracking/mlflow.py", "mlflow"): "the tracker says that it is needed",
     ("sdk/accelkit/tracking/wandb.py", "wandb"): "the tracker says that it is needed",
     ("conformance/accelkit_conformance/mutants/broken.py", "accelkit-fake-xpu"): "the self-test says that it is needed",
