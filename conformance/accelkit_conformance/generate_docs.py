@@ -8,6 +8,7 @@ the text in ``docs/conformance.md`` is not up to date.
 
 from __future__ import annotations
 
+import collections
 import importlib
 import re
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 from accelkit import UsageError
 from accelkit_conformance import checks, mutation_scores, profiles
 from accelkit_conformance.certification import MANDATORY
+from accelkit_conformance.mutants import all_mutants
 from accelkit_conformance.results import MEANING
 
 START, END = (
@@ -80,15 +82,16 @@ def _numbers(scores: Sequence[Mapping[str, Any]]) -> list[str]:
     text = (
         f"The table shows the number of tests in each profile with torch {newest}. With other versions, only the number of tests for "
         "accelerators differs. "
-        "The last two columns say how many broken plugins were written by hand, and how many of these were detected. A plugin counts as "
-        "detected if, in the last selftest, a test of the area that the plugin breaks failed."
+        "The last three columns say how many broken plugins were written by hand, how many of these were run since outcomes are recorded, "
+        "and how many were detected. A plugin counts as detected if a test of the area that the plugin breaks failed."
     )
-    rows = []
+    rows, written = [], collections.Counter(one.kind for one in all_mutants())
     for kind in checks.SUBJECT_KINDS:
         tests = [f"{len(profiles.suite(profile, newest, kind).tests):,}" for profile in checks.PROFILES]
         of_kind = [one for one in scores if one["kind"] == kind]
-        rows.append([NAMES[kind], *tests, *(sum(one[column] for one in of_kind) for column in ("mutants", "full"))])
-    head = ["kind", *(f"`{profile}`" for profile in checks.PROFILES), "mutants", "detected"]
+        run, detected = (sum(one[column] for one in of_kind) for column in ("mutants", "full"))
+        rows.append([NAMES[kind], *tests, written[kind], run, detected])
+    head = ["kind", *(f"`{profile}`" for profile in checks.PROFILES), "mutants", "run", "detected"]
     return ["## Tests and mutants of each kind of plugin", "", *textwrap.wrap(text, 100), "", *mutation_scores.table(head, rows), ""]
 
 

@@ -24,8 +24,8 @@ from accelkit_conformance.mutants.generated import AXES
 FILE = Path(__file__).with_name("mutants") / "outcomes.json"
 """The outcomes of the last self-tests.
 
-``killers`` maps the name of each detected hand-written mutant to the id of a test that detected it. ``generated`` has the outcomes of each
-sample of generated mutants.
+``killers`` maps the name of each hand-written mutant that was run to the id of a test of its area that detected it, or to null.
+``generated`` has the outcomes of each sample of generated mutants.
 """
 
 Outcomes = dict[str, Any]
@@ -45,8 +45,8 @@ _PROFILES = ("smoke", "training", "distributed", "full")
 def update(outcomes: Outcomes, matrix: Mapping[str, Any]) -> None:
     """Add the outcomes in a kill matrix to ``outcomes``, in place.
 
-    Of the tests of a mutant's own area that detected the mutant, one in the smallest profile is recorded. A mutant that no such test
-    detected is removed from the record. A sample of generated mutants replaces the earlier sample with the same seed.
+    Of the tests of a mutant's own area that detected the mutant, one in the smallest profile is recorded. A sample of generated mutants
+    replaces the earlier sample with the same seed.
     """
     if matrix.get("generated"):
         new = [{key: one[key] for key in ("id", "axis", "area", "verdict")} for one in matrix["generated"]]
@@ -56,11 +56,8 @@ def update(outcomes: Outcomes, matrix: Mapping[str, Any]) -> None:
     killers = dict(outcomes.get("killers", {}))
     for one in matrix["mutants"]:
         own = [test for test in one["killers"] if checks.area_of(test) == one["area"]]
-        if own:
-            profiles_of = _profiles(one["kind"])
-            killers[one["name"]] = max(own, key=lambda test: sum(test in tests for tests in profiles_of.values()))
-        else:
-            killers.pop(one["name"], None)
+        held = _profiles(one["kind"]) if own else {}
+        killers[one["name"]] = max(own, key=lambda test: sum(test in tests for tests in held.values()), default=None)
     outcomes["killers"] = dict(sorted(killers.items()))
 
 
@@ -93,9 +90,9 @@ def rows(killers: Iterable[tuple[Mutant, Collection[str]]]) -> list[dict[str, An
 
 
 def recorded_rows(outcomes: Outcomes) -> list[dict[str, Any]]:
-    """Return the scores of all hand-written mutants. A mutant that has no recorded test counts as not detected."""
+    """Return the scores of the hand-written mutants whose outcome is recorded."""
     killers = outcomes.get("killers", {})
-    return rows((one, [killers[one.name]] if one.name in killers else []) for one in all_mutants())
+    return rows((one, [killers[one.name]] if killers[one.name] else []) for one in all_mutants() if one.name in killers)
 
 
 def section(written: Sequence[Mapping[str, Any]], outcomes: Outcomes) -> list[str]:

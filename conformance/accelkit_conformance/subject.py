@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
@@ -205,20 +206,30 @@ class Subject:
         return statistics["memory.allocated.bytes"]
 
     def allocated_before(self) -> float:
-        """Collect the garbage of earlier tests, which could otherwise be freed at any moment, and return ``allocated()``."""
-        gc.collect()
-        return self.allocated()
+        """Collect the garbage of earlier calls, wait until the number of allocated bytes no longer falls, and return this number.
+
+        The autograd engine's thread for the device may free its last tensors only after ``backward`` has returned or raised. If these
+        tensors were counted, a leak of the same size would not be noticed.
+        """
+        allocated, last = self._allocated_after_collection(), math.inf
+        while allocated < last:
+            time.sleep(0.01)
+            allocated, last = self.allocated(), allocated
+        return allocated
 
     def allocated_after(self, expected: float, seconds: float = 5) -> float:
         """Wait until at most ``expected`` bytes are allocated or ``seconds`` have passed, and return the number of allocated bytes.
 
-        The wait is needed because the autograd engine's thread for the device may free its last tensors only after ``backward`` has
-        returned or raised. Garbage is collected before allocated bytes are counted.
+        The wait is needed for the same reason as in ``allocated_before``. Garbage is collected before allocated bytes are counted.
         """
         deadline = time.monotonic() + seconds
-        while (allocated := self.allocated_before()) > expected and time.monotonic() < deadline:
+        while (allocated := self._allocated_after_collection()) > expected and time.monotonic() < deadline:
             time.sleep(0.01)
         return allocated
+
+    def _allocated_after_collection(self) -> float:
+        gc.collect()
+        return self.allocated()
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return the function ``name`` of the module ``torch.<device_type>``.
