@@ -191,9 +191,9 @@ def test_the_program_of_a_failure_repeats_the_call(subject):
 def test_an_overload_without_a_variant_is_called_as_it_is():
     op, func, args, kwargs = recorded_calls.recorded_call("_fft_r2c")
     call = ConditionedCall(op, func, args, kwargs)
-    device = SimpleNamespace(devices=[1], module=None, capabilities=SimpleNamespace(can=lambda key: False))
-    wanted = ORDINARY | {"destination": "in place", "place": "another stream"}
-    assert call.possible(device, wanted) == ORDINARY
+    device = SimpleNamespace(devices=[1], optional_function=lambda name: None, capabilities=SimpleNamespace(can=lambda key: False))
+    for place in ("another stream", "followed by empty_cache"):
+        assert call.possible(device, ORDINARY | {"destination": "in place", "place": place}) == ORDINARY
 
 
 @pytest.mark.parametrize("make", [Target.strided, Target.narrowed])

@@ -73,7 +73,8 @@ def conditions(subject: Subject, overload: str) -> None:
     """An ATen overload with ``_backward`` in its name gives the same results as on the CPU. The check repeats a recorded call to the
     overload under other conditions, for example with other sizes and memory layouts of the arguments, with NaN and infinities, in each
     gradient mode, and on a second device, thread or stream. If the device has streams and pinned memory, another call runs on a new stream
-    on which copies that write the arguments are still queued. The checks ``operators/conditions`` and ``layout/conditions`` use the same
+    on which copies that write the arguments are still queued. If the device's module has ``empty_cache``, this function is called right
+    after another call, and before its result is read. The checks ``operators/conditions`` and ``layout/conditions`` use the same
     conditions for other overloads."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions

@@ -334,8 +334,10 @@ def first_calls(subject: Subject) -> None:
     streams must be the same; generators must have the same device and initial seed; and functions that return a constant, such as
     ``device_count`` or ``is_bf16_supported``, must return the same value. ``current_stream`` and the functions that report memory are also
     called with the index and with the name of the device. Each call must end within 20 seconds. In one process, four threads use the device
-    first, at the same time, and get the right results. After ``is_available`` and ``device_count`` of the device's module and of
-    ``torch.accelerator`` have been called, a forked process can use the device, or raises RuntimeError; it neither hangs nor crashes.
+    first, at the same time, and get the right results. In each of three other processes, 15 threads call 15 different operators, such as
+    ``tanh`` and ``log10``, for the first time, at the same time, and get the right results. After ``is_available`` and ``device_count`` of
+    the device's module and of ``torch.accelerator`` have been called, a forked process can use the device, or raises RuntimeError; it
+    neither hangs nor crashes.
 
     The new processes are forked from a process that has loaded the plugin. If loading the plugin initialises the driver, or a forked
     process cannot use the device, the result is ``unsupported``.

@@ -196,8 +196,9 @@ def conditions(subject: Subject, overload: str) -> None:
     """A call to the overload gives the same results as on the CPU under various conditions: with several sizes, with NaN of both signs and
     infinities, with runs of neighbouring elements that are -inf, with ``out=``, in place, in each gradient mode, on another device, thread
     or stream, and after an error. Every pair of conditions that can be combined occurs in at least one call. If the device has streams and
-    pinned memory, another call runs on a new stream on which copies that write the arguments are still queued. Each condition also occurs
-    in bfloat16 and in float16, if both the device and the call support these dtypes.
+    pinned memory, another call runs on a new stream on which copies that write the arguments are still queued. If the device's module has
+    ``empty_cache``, this function is called right after two more calls, one of them in place if possible, and before their results are
+    read. All other conditions also occur in bfloat16 and in float16, if both the device and the call support these dtypes.
     """
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions

@@ -309,13 +309,14 @@ def streams_of_devices(subject: Subject) -> None:
     check_ways(subject)
 
 
-@check("full", requires=["streams", "events", "pinned_memory"], over=["record", "record_event", "given_event", "wait"])
+@check("full", requires=["streams", "events", "pinned_memory"], over=["record", "record_event", "given_event", "wait", "foreign_wait"])
 def recording_on_a_stream(subject: Subject, way: str) -> None:
     """``event.record(stream)``, ``stream.record_event()`` and ``stream.record_event(event)`` record an event on ``stream``, even if another
     stream is current. The event does not complete before the work that was queued earlier on ``stream``. A stream that waits for the event
     does not continue before the event completes. ``event.wait()`` makes the current stream wait for the event. The streams and the event
     are those of torch or those of the device's module. If the streams are of one kind and the event is of the other, the calls may also
-    raise TypeError or RuntimeError."""
+    raise TypeError or RuntimeError. In the case ``foreign_wait``, the event is recorded without an argument while a stream of its own kind
+    is current, and only ``wait_event`` of a stream of the other kind may raise one of these errors."""
     from accelkit_conformance.oracle.stream_objects import check_recording_on_a_stream
 
     check_recording_on_a_stream(subject, way)

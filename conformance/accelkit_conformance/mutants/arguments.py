@@ -172,6 +172,18 @@ class KeepsEveryLength(Broken):
         return call()
 
 
+@mutant("memory", "the host's memory", check="host_memory_does_not_grow")
+class KeepsTheStridesOfOperands(Broken):
+    """Each sum or product with an operand that is not contiguous takes 150 bytes of host memory, which are never freed."""
+
+    kept: ClassVar[list[bytearray]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("add.Tensor", "sum", "mm") and not args[0].is_contiguous():
+            self.kept.append(bytearray(b"1" * 93))
+        return call()
+
+
 @mutant("errors", "ends of tables")
 class ReadsBehindTheTable(Broken):
     """``embedding_bag`` accepts an index that is equal to the number of rows, and reads the first row for it."""

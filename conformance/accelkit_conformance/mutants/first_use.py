@@ -64,6 +64,31 @@ class CompilesWithoutALock(Broken):
         torch.Tensor.softmax = softmax  # type: ignore[method-assign]
 
 
+@mutant("device", "first calls of operators", check="first_calls")
+class CompilesIntoAnotherEntry(Broken):
+    """If two of the operators ``rsqrt``, ``reciprocal``, ``expm1`` and ``log10`` are called for the first time at the same time, one of
+    them gets the kernel of the other."""
+
+    def install(self) -> None:
+        import torch
+
+        kernels: dict[str, Any] = {}
+        compiled: list[Any] = []
+        for name in ("rsqrt", "reciprocal", "expm1", "log10"):
+            original = getattr(torch.Tensor, name)
+
+            def operator(tensor: Any, name: str = name, original: Any = original) -> Any:
+                if tensor.device.type != "fake_xpu":
+                    return original(tensor)
+                if name not in kernels:
+                    compiled.append(original)
+                    time.sleep(0.05)
+                    kernels[name] = compiled[-1]
+                return kernels[name](tensor)
+
+            setattr(torch.Tensor, name, operator)
+
+
 @mutant("device", "threads at the same time")
 class SharesTheIndexBuffer(Broken):
     """``nonzero`` keeps its result in one buffer for all threads."""

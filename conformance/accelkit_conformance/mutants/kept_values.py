@@ -99,6 +99,31 @@ class EmptyingResetsThePeak(Broken):
             self.reset_peak_memory_stats(torch.device("fake_xpu", index))
 
 
+@mutant("operators", "the cache", check="conditions")
+class EmptiesTheLastResult(Broken):
+    """If ``empty_cache`` of the device's module is called right after ``index_add``, or its in-place form, the result becomes NaN."""
+
+    last: ClassVar[Any] = None
+
+    def install(self) -> None:
+        super().install()
+        module: Any = self.device_module
+        original = module.empty_cache
+
+        def empty_cache() -> None:
+            original()
+            if self.last is not None and self.last.is_floating_point():
+                self.last.fill_(float("nan"))
+
+        module.empty_cache = empty_cache
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name != "detach":
+            type(self).last = result if name.startswith("index_add") else None
+        return result
+
+
 @mutant("streams", "the current stream")
 class ErrorsKeepTheStream(Broken):
     """The context manager ``stream`` of the device's module does not restore the previous stream if its block raises an error."""

@@ -138,6 +138,23 @@ class AddsInAnyOrder(Broken):
         return result
 
 
+@mutant("determinism", "bits from run to run")
+class ChoosesAnyEqualElement(Broken):
+    """Even in deterministic mode, ``topk``, ``mode`` and ``sort`` of more than 8,192 elements choose or order equal elements differently in
+    each run, unless ``sort`` is called with ``stable=True``."""
+
+    runs = 0
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name not in ("topk", "mode", "sort", "sort.stable") or args[0].numel() <= 8192 or kwargs.get("stable"):
+            return call()
+        type(self).runs += 1
+        position = 2 if name == "topk" else 1
+        dim = kwargs.get("dim", args[position] if len(args) > position else -1)
+        values, indices = func(args[0].roll(self.runs, dim), *args[1:], **kwargs)
+        return values, (indices - self.runs) % args[0].shape[dim]
+
+
 @mutant("determinism", "values in deterministic mode")
 class PutsOneValuePerIndex(Broken):
     """In deterministic mode, ``x[indices] = value`` raises an internal error if one value is assigned to several elements."""

@@ -38,6 +38,31 @@ class ForgetsSlicesOfPinnedMemory(Broken):
         torch.Tensor.to, torch.Tensor.pin_memory = to, pin_memory  # type: ignore[method-assign]
 
 
+@mutant("memory", "storages")
+class ReadsStoragesTooEarly(Slow):
+    """``copy_`` of a storage with ``non_blocking=True`` reads zeros from pinned memory. To the CPU, it copies all bytes except the last
+    four."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        original = torch.UntypedStorage.copy_
+
+        def copy_(storage: Any, source: Any, non_blocking: Any = None) -> Any:
+            devices = storage.device.type, source.device.type
+            if non_blocking and devices == ("fake_xpu", "cpu") and source.is_pinned():
+                return storage.fill_(0)
+            result = original(storage, source, non_blocking)
+            if non_blocking and devices == ("cpu", "fake_xpu"):
+                torch.accelerator.synchronize()
+                for index in range(storage.nbytes() - 4, storage.nbytes()):
+                    storage[index] = 0
+            return result
+
+        torch.UntypedStorage.copy_ = copy_  # type: ignore[method-assign]
+
+
 @mutant("transfer", "memory in use")
 class PinsMemoryThatIsWritten(Slow):
     """``pin_memory`` reuses the memory of a pinned tensor of at least 1 KiB as soon as this tensor has been freed, even if a copy to it is

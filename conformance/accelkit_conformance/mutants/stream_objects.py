@@ -26,6 +26,41 @@ class RecordsOnTheCurrentStream(Slow):
         torch.Stream = Stream  # type: ignore[misc]
 
 
+@mutant("streams", "waiting")
+class StreamsIgnoreEventsOfTheModule(Slow):
+    """An event of the device's module cannot be recorded on a stream of torch, and ``wait_event`` of such a stream ignores the event."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        class Event(torch.Event):
+            def record(self, stream: Any = None) -> None:
+                if isinstance(stream, Stream):
+                    raise TypeError("the stream is not a stream of the module")
+                super().record(*([stream] if stream is not None else []))
+
+        class Stream(torch.Stream):
+            def record_event(self, event: Any = None) -> Any:
+                if isinstance(event, Event):
+                    raise TypeError("the event is not a torch.Event")
+                return super().record_event(*([event] if event is not None else []))
+
+            def wait_event(self, event: Any) -> None:
+                if not isinstance(event, Event):
+                    super().wait_event(event)
+
+        def record_event(stream: Any, event: Any = None) -> Any:
+            event = Event("fake_xpu") if event is None else event
+            event.record(stream)
+            return event
+
+        module: Any = self.device_module
+        module.Event = lambda **options: Event("fake_xpu", **options)
+        module.Stream.record_event = record_event
+        torch.Stream = Stream  # type: ignore[misc]
+
+
 @mutant("streams", "streams of threads")
 class SharesStreamsBetweenThreads(Broken):
     """A stream that a thread selects with ``set_stream`` is current in all threads."""

@@ -48,9 +48,10 @@ lengthens another dimension. The other dimensions have odd lengths where the cal
 of four leaves no incomplete block.
 """
 
-# Rows with values that are not in ``AXES``. ``a busy stream`` takes some milliseconds. For ``six dimensions``, further dimensions are added
-# in front of the others. ``most rows`` is used only for slow calls: with ``many rows``, the largest result of a slow call has more than
-# 2^14 elements; with ``most rows``, it has more than 2^16. For ``one``, the length of the last dimension is 1.
+# Rows with values that are not in ``AXES``. ``a busy stream`` takes some milliseconds, and ``followed by empty_cache`` makes a device
+# allocate its memory anew. For ``six dimensions``, further dimensions are added in front of the others. ``most rows`` is used only for slow
+# calls: with ``many rows``, the largest result of a slow call has more than 2^14 elements; with ``most rows``, it has more than 2^16. For
+# ``one``, the length of the last dimension is 1.
 _SIX = {"size": "six dimensions"}
 _ONE = {"size": "one dimension"}
 _CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (
@@ -59,6 +60,8 @@ _CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (
     {"size": "most rows"},
     _ONE,
     {"place": "a busy stream"},
+    {"place": "followed by empty_cache"},
+    {"place": "followed by empty_cache", "destination": "in place"},
 )
 _STRIDED_ROWS: tuple[dict[str, str], ...] = (
     _SIX | {"layout": "strided"},
@@ -91,8 +94,9 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     There are also two combinations in which the tensors have six dimensions, and one combination in which they have one dimension. For
     contiguous tensors, there is one more combination, with the size ``most rows``. It is used only for slow calls. With this size, the
     largest result of a slow call has more than 2^16 elements; with ``many rows``, the lower limit is only 2^14. One further combination for
-    contiguous tensors has the
-    place ``a busy stream``: copies that write the arguments are still queued on the stream on which the call runs.
+    contiguous tensors has the place ``a busy stream``: copies that write the arguments are still queued on the stream on which the call
+    runs. Two more have the place ``followed by empty_cache``: the allocator's cache is emptied right after the call, whose work may still
+    be queued, and before the result is read.
 
     For tensors that are not contiguous, there are also:
 

@@ -1,7 +1,7 @@
 """Conditions of a call that may affect its result.
 
 They are the size, values, dtype and layout of its arguments; the destination of its result; whether gradients are recorded; the device,
-thread and stream on which the call runs; and whether it runs after an error.
+thread and stream on which the call runs; whether it runs after an error; and whether ``empty_cache`` follows it.
 
 ATen calls are recorded on the CPU. A check repeats each of them under a few combinations of these conditions (see :mod:`condition_rows`).
 """
@@ -86,6 +86,7 @@ class ConditionedCall:
             "another current device": len(subject.devices) > 1 and subject.optional_function("device") is not None,
             "another stream": subject.capabilities.can("streams"),
             "a busy stream": subject.capabilities.can("streams") and subject.capabilities.can("pinned_memory"),
+            "followed by empty_cache": subject.optional_function("empty_cache") is not None,
         }
         if not has.get(found["place"], True):
             found["place"] = AXES["place"][0]

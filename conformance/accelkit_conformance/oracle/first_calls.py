@@ -43,13 +43,18 @@ _TAKE_A_DEVICE = (
 _QUERIES = ("is_available", "device_count")
 _CONSTANTS = re.compile(r"current_device|device_count|get_device_(capability|name)|initial_seed|is_|manual_seed|synchronize")
 _RANDOM = re.compile(r"rand|rng")
+_UNARY = (
+    "tanh", "abs", "sin", "cos", "exp", "log", "sqrt", "rsqrt", "sigmoid", "floor", "ceil", "neg", "reciprocal", "expm1", "log10",
+)  # fmt: skip
+_NUM_PROCESSES_OF_UNARY = 3
 
 
 def check_first_calls(subject: Subject) -> None:
     """Check calls that are the first to use the device in a process.
 
     Each call is made in a process of its own, and made again after the device has been used. One of the calls uses the device in several
-    threads. Finally, a process is forked after functions that only describe devices have been called. A call that fails, crashes, hangs, or
+    threads. In further processes, as many threads as there are operators in ``_UNARY`` each call one of these operators for the first time.
+    Finally, a process is forked after functions that only describe devices have been called. A call that fails, crashes, hangs, or
     gives a result that differs in kind from the result of the later call is recorded in the subject.
 
     Raises:
@@ -212,6 +217,23 @@ def _in_threads(device: Any) -> str:
     return _error_of(compare)
 
 
+def _operators_in_threads(device: Any) -> str:
+    """Call each operator in ``_UNARY`` for the first time, each in a thread of its own, all at the same time. Return what is wrong, or an
+    empty string."""
+    import torch
+
+    from accelkit_conformance.oracle import concurrent_threads
+
+    def compare() -> None:
+        here = torch.linspace(0.3, 2.6, 24)
+        there = here.to(device)
+        calls = [lambda name=name: getattr(there, name)().tolist() for name in _UNARY]  # type: ignore[misc]
+        for name, found in zip(_UNARY, concurrent_threads.run_together(calls), strict=True):
+            concurrent_threads.check_equal(found, getattr(here, name)().tolist(), name)
+
+    return _error_of(compare)
+
+
 class _Fork:
     """A child process, forked from this process, that makes a call and then ends."""
 
@@ -255,6 +277,8 @@ def _findings(record: PluginRecord) -> dict[str, Any]:
         return {"unsupported": f"a forked process cannot use the device: {failure}", "failures": {}}
     calls = {name: lambda name=name, call=call: _first(name, call, device) for name, call in _calls(module, device).items()}  # type: ignore[misc]
     calls["work in several threads"] = lambda: _in_threads(device)
+    for number in range(1, _NUM_PROCESSES_OF_UNARY + 1):
+        calls[f"{len(_UNARY)} operators in as many threads, process {number}"] = lambda: _operators_in_threads(device)
     failures: dict[str, str] = {}
     names = [*calls]
     for start in range(0, len(names), _AT_ONCE):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 _MOST_BYTES = 48 << 20
 _NUM_CALLS = 1500
 _ATTEMPTS = 6
+_STRIDED_ROUNDS = 20_000
+_STRIDED_SECONDS = 5.0
+_MOST_STRIDED_BYTES = 1 << 20
+_MOST_BYTES_PER_STRIDED_CALL = 48
 
 
 def check_growing_memory(subject: Subject, name: str) -> None:
@@ -29,12 +34,16 @@ def check_growing_memory(subject: Subject, name: str) -> None:
     Args:
         subject: The plugin under test, with its device.
         name: What is new in each round: ``numbers`` or ``shapes``. For ``same_calls``, nothing is new, and more kinds of calls are made.
+            ``strided_calls`` is explained at ``_check_strided_calls``.
 
     Raises:
         AssertionError: If, in the last two thirds of the calls, the resident memory of the process grows by 48 MiB or more, or if the
         device's used memory grows by 48 MiB or more in this series of calls and in each of five further series. One series is not enough
         for the device's memory, because other programs may use it.
     """
+    if name == "strided_calls":
+        _check_strided_calls(subject)
+        return
     call = {"numbers": _call_with_numbers, "shapes": _call_with_shapes, "same_calls": _same_calls}[name](subject)
     meters = _meters(subject)
     for number in range(_NUM_CALLS // 3):
@@ -52,6 +61,44 @@ def check_growing_memory(subject: Subject, name: str) -> None:
             return
     assert not suspected, (
         f"in 1000 rounds of calls, {', '.join(sorted(suspected))} grew by {_MOST_BYTES >> 20} MiB or more, {_ATTEMPTS} times in a row"
+    )
+
+
+def _check_strided_calls(subject: Subject) -> None:
+    """Check that operators on strided views of tiny tensors do not each leave a small object in the memory of the process.
+
+    Each round adds two transposed matrices, adds up every other column of a matrix, and multiplies a transposed matrix by another matrix. A
+    series has 20,000 rounds, or as many as take about five seconds. It is not enough for a failure if memory grows in one series, because
+    allocators may get new memory at any time.
+
+    Raises:
+        AssertionError: If, in each of six series, the resident memory of the process grows by 1 MiB plus 48 bytes per call, or by more.
+    """
+    x, y, process = torch.rand(4, 4).to(subject.device), torch.rand(4, 4).to(subject.device), psutil.Process()
+
+    def count(most_rounds: int) -> int:
+        """Make the calls of a series, and return the number of calls."""
+        end = time.monotonic() + _STRIDED_SECONDS
+        for number in range(1, most_rounds + 1):
+            x.t() + y.t()
+            x[:, ::2].sum()
+            x.t() @ y
+            if number % 50 == 0:
+                subject.synchronize()
+                if time.monotonic() > end:
+                    break
+        return 3 * number
+
+    count(_STRIDED_ROUNDS // 4)  # allocators get most of their memory at first
+    for _ in range(_ATTEMPTS):
+        before = process.memory_info().rss
+        num_calls = count(_STRIDED_ROUNDS)
+        growth = process.memory_info().rss - before
+        if growth < _MOST_STRIDED_BYTES + _MOST_BYTES_PER_STRIDED_CALL * num_calls:
+            return
+    raise AssertionError(
+        f"{num_calls} calls with strided tensors increased the resident memory of the process by {growth >> 10} KiB, which is "
+        f"{growth // num_calls} bytes per call, after {_ATTEMPTS - 1} other series had increased it, too"
     )
 
 

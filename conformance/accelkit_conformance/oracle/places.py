@@ -1,4 +1,5 @@
-"""Run a call on another device, in another thread, on another stream, or after an error. Check the current device of each thread."""
+"""Run a call on another device, in another thread, on another stream, after an error, or before ``empty_cache``. Check the current device
+of each thread."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def run_at(
     The condition ``another current device`` makes ``device`` current, ``another stream`` makes a stream of ``device`` current, and ``after
     an error`` first makes an operator fail on ``device``. ``a busy stream`` makes a stream of ``device`` current and queues copies on it.
     These copies write the values of ``arguments``, which are the tensors that ``call`` reads. ``another thread`` runs ``call`` in a new
-    thread. All other conditions only run ``call``. An error that ``call`` raises is raised here, too.
+    thread. ``followed by empty_cache`` calls the function ``empty_cache`` of the device's module right after ``call``, without waiting for
+    the work that ``call`` has queued. All other conditions only run ``call``. An error that ``call`` raises is raised here, too.
     """
     if place == "another current device":
         with subject.module.device(device):
@@ -55,6 +57,10 @@ def run_at(
         with contextlib.suppress(Exception), torch.no_grad():
             torch.ones(2, device=device) @ torch.ones(3, device=device)
         return call()
+    if place == "followed by empty_cache":
+        found = call()
+        subject.function("empty_cache")()
+        return found
     if place != "another thread":
         return call()
     found_or_error: list[Any] = []

@@ -62,6 +62,19 @@ def _check_assigned(found: torch.Tensor, values: torch.Tensor) -> None:
         assert is_right, f"an element has none of the values that were assigned to it: index {place}, value {row.tolist()}"
 
 
+def _of_equal_elements(choose: Callable[[torch.Tensor], Any], *shape: int, dtype: str = "float32") -> Callable[[Any], torch.Tensor]:
+    """Return a function that takes a device and calls ``choose`` with a tensor of this shape whose elements have only seven values.
+
+    The function returns the values and indices that ``choose`` returns as one vector.
+    """
+
+    def call(device: Any) -> torch.Tensor:
+        found = choose(_index(device, 7, *shape).to(getattr(torch, dtype)))
+        return torch.cat([one.flatten().float() for one in (found if isinstance(found, tuple) else (found,))])
+
+    return call
+
+
 def _lstm(device: Any) -> torch.Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
@@ -120,6 +133,13 @@ REPEATED: dict[str, Callable[[Any], torch.Tensor]] = {
     "logcumsumexp": lambda device: _values(device, 40, 90).logcumsumexp(1),
     "median": lambda device: torch.cat([one.double() for one in _index(device, 5, 60, 90).float().median(1)]),
     "kthvalue": lambda device: torch.cat([one.double() for one in _index(device, 5, 60, 90).float().kthvalue(40, 1)]),
+    "topk": _of_equal_elements(lambda x: x.topk(17), 3, 200_000),
+    "topk_in_bfloat16": _of_equal_elements(lambda x: x.topk(17), 3, 200_000, dtype="bfloat16"),
+    "mode": _of_equal_elements(lambda x: x.mode(), 60, 900),
+    "sort": _of_equal_elements(lambda x: x.sort(stable=False), 3, 9000),
+    "argsort": _of_equal_elements(lambda x: x.argsort(0), 9000, 3),
+    "unique": _of_equal_elements(lambda x: x.unique(return_inverse=True), 9000),
+    "argmax": _of_equal_elements(lambda x: x.argmax(1), 3, 200_000),
     "mean": lambda device: _values(device, 300, 900).mean(),
     "norm": lambda device: torch.stack([_values(device, 300, 900).norm(), torch.linalg.vector_norm(_values(device, 270_001))]),
     "var": lambda device: torch.cat([_values(device, 300, 900).var(0), _values(device, 300, 900).std(1)]),
@@ -129,7 +149,9 @@ REPEATED: dict[str, Callable[[Any], torch.Tensor]] = {
 """Calls on a device, by name. Each returns one tensor."""
 
 
-_AMBIGUOUS = ("assignment", "scatter", "index_copy", "median", "kthvalue")
+_AMBIGUOUS = (
+    "assignment", "scatter", "index_copy", "median", "kthvalue", "topk", "topk_in_bfloat16", "mode", "sort", "argsort", "argmax",
+)  # fmt: skip
 """Calls with several correct results: an element may get any of several values, or any of several equal elements may be chosen."""
 _ASSIGNED = {"assignment": (5000,), "scatter": (5000,), "index_copy": (900, 3)}
 """Calls that assign several values to one element, each with the shape of the values."""
@@ -149,11 +171,13 @@ def check_repeated_call(subject: Subject, name: str) -> None:
     Raises:
         AssertionError: If two results differ from each other, if the result of a call that is not in ``_AMBIGUOUS`` differs from the CPU's,
             or if an element has a value that was not assigned to it.
-        NotSupported: If the device lacks int64 or bool, or if the call needs float64 and the device lacks it.
+        NotSupported: If the device lacks int64 or bool, or if the call needs float64 or bfloat16 and the device lacks it.
     """
     subject.needs("int64", "bool")
     if name in ("median", "kthvalue"):
         subject.needs("float64")
+    if name == "topk_in_bfloat16":
+        subject.needs("bfloat16")
     torch.use_deterministic_algorithms(True)
     try:
         runs = [REPEATED[name](subject.device).detach().cpu() for _ in range(5)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from accelkit_conformance.oracle.queued_copies import keep_busy
 from accelkit_conformance.oracle.sample_transfer import has_memory
 from accelkit_conformance.results import NotSupported
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_storages(subject: Subject) -> None:
-    """Check functions that create, fill, copy or resize storages, and functions that resize tensors.
+    """Check functions that create, fill, copy or resize storages, also with ``non_blocking=True``, and functions that resize tensors.
 
     Wrong results and errors are recorded in the subject. A function that raises NotImplementedError is skipped.
 
@@ -24,7 +25,7 @@ def check_storages(subject: Subject) -> None:
     """
     if not has_memory(torch.ones(12, device=subject.device)):
         raise NotSupported("tensors of the device have no storage with an address")
-    for name, (call, expected) in {**_resized(subject.device), **_copied(subject.device)}.items():
+    for name, (call, expected) in {**_resized(subject.device), **_copied(subject.device), **_queued(subject)}.items():
         with subject.sample(name, {"name": name}):
             try:
                 found = call()
@@ -146,3 +147,56 @@ def _copied(device: torch.device) -> _Cases:
         "a new storage": (new_storage, [64, True, *[3.0] * 12]),
         "set_": (set_to_another, [1.0, 2.0, 3.0, -1.0, *_NUMBERS[4:].tolist(), 3, 1, 3]),
     }
+
+
+def _queued(subject: Subject) -> _Cases:
+    """Return a dict of functions that copy storages with ``non_blocking=True``, and wait for the device before they read the copies.
+
+    The keys are the names of the cases. Each value is a pair of a function and the result that it must return. With pinned memory, other
+    copies keep the device busy. Whether a new storage on the CPU is pinned is not compared, because torch does not define it.
+    """
+    device, cpu = subject.device, torch.device("cpu")
+    has_pinned_memory = subject.capabilities.can("pinned_memory")
+
+    def values(storage: torch.UntypedStorage) -> list[float]:
+        subject.synchronize()
+        return torch.empty(0, device=storage.device).set_(storage).tolist()  # type: ignore[call-overload, no-any-return]
+
+    def copied(source: torch.Tensor, target: torch.Tensor) -> Any:
+        subject.synchronize()
+        if has_pinned_memory:
+            keep_busy(device, 1)
+        return values(target.untyped_storage().copy_(source.untyped_storage(), non_blocking=True))
+
+    def to_host() -> Any:
+        storage = _fresh(device).untyped_storage()
+        keep_busy(device, 1)
+        found = storage.to(device="cpu", non_blocking=True)
+        return [found.device.type, *values(found)]
+
+    def to_device() -> Any:
+        storage = _fresh(cpu).pin_memory().untyped_storage()
+        keep_busy(device, 1)
+        found = storage.to(device=device, non_blocking=True)
+        del storage
+        later = torch.zeros(12).pin_memory()  # must not get the memory of the source before it has been read
+        return [found.device == device, *values(found), *later.tolist()]
+
+    cases: _Cases = {
+        "copy_ of a storage to the CPU without waiting": (lambda: copied(_fresh(device), torch.zeros(12)), _NUMBERS.tolist()),
+        "copy_ of a storage of the CPU without waiting": (lambda: copied(_fresh(cpu), torch.zeros(12, device=device)), _NUMBERS.tolist()),
+        "copy_ of a storage without waiting": (lambda: copied(_fresh(device), torch.zeros(12, device=device)), _NUMBERS.tolist()),
+    }
+    if not has_pinned_memory:
+        return cases
+    cases |= {
+        "copy_ of a storage to pinned memory": (lambda: copied(_fresh(device), torch.zeros(12).pin_memory()), _NUMBERS.tolist()),
+        "copy_ of a storage in pinned memory": (
+            lambda: copied(_fresh(cpu).pin_memory(), torch.zeros(12, device=device)),
+            _NUMBERS.tolist(),
+        ),
+        "to of a storage to the CPU": (to_host, ["cpu", *_NUMBERS.tolist()]),
+    }
+    if subject.optional_function("device") is not None:  # torch makes the device current
+        cases["to of a storage in pinned memory"] = (to_device, [True, *_NUMBERS.tolist(), *[0.0] * 12])
+    return cases

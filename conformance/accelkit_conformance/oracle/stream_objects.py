@@ -47,10 +47,14 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
         subject: The plugin under test, with its device.
         way: The call to check. ``record`` checks ``event.record(producer)``, ``record_event`` checks ``producer.record_event()``,
             ``given_event`` checks ``producer.record_event(event)``, and ``wait`` checks ``event.wait()`` while the consumer is current.
+            ``foreign_wait`` checks ``consumer.wait_event(event)`` with an event that was recorded on the current stream of its own origin.
 
     Raises:
         AssertionError: If the event completes before the work of the producer, or if the consumer does not wait for this work.
     """
+    if way == "foreign_wait":
+        _check_foreign_waits(subject)
+        return
     pairs = itertools.product(enumerate(ways_to_enter(subject)), enumerate(ways_to_make_events(subject)))
     for value, ((origin, streams), (other_origin, new_event)) in enumerate(pairs, 1):
         with contextlib.suppress(*(() if origin == other_origin else (TypeError, RuntimeError))):
@@ -90,6 +94,40 @@ def _check_recording(
     assert host.tolist() == [value] * _LENGTH, f"{way}: an event that was recorded on a stream is done before the work of the stream"
     consumer.synchronize()
     assert target.tolist() == [value] * _LENGTH, f"{way}: a stream did not wait for the work before the event"
+
+
+def _check_foreign_waits(subject: Subject) -> None:
+    """Record an event on the current stream, which has the same origin as the event, and make streams of every origin wait for the event.
+
+    Only the call to ``wait_event`` may raise a TypeError or RuntimeError, and only if the stream is not of the same origin as the event.
+    """
+    ways = list(enumerate(ways_to_enter(subject)))
+    own = zip(ways, ways_to_make_events(subject), strict=False)
+    for value, (((origin, (new_producer, enter)), new_event), (other_origin, (new_consumer, enter_other))) in enumerate(
+        itertools.product(own, ways), 1
+    ):
+        producer, consumer, event, target = new_producer(), new_consumer(), new_event(), torch.zeros(_LENGTH, device=subject.device)
+        host, source = torch.zeros(_LENGTH).pin_memory(), torch.full((_LENGTH,), float(value), device=subject.device)
+        subject.synchronize()
+        with enter(producer):
+            keep_busy(subject.device)
+            host.copy_(source, non_blocking=True)
+            event.record()
+        try:
+            consumer.wait_event(event)
+        except (TypeError, RuntimeError):
+            if origin == other_origin:
+                raise
+            event.synchronize()
+            continue
+        with enter_other(consumer):
+            target.copy_(host, non_blocking=True)
+        consumer.synchronize()
+        names = ["torch", f"torch.{subject.device_type}"]
+        assert target.tolist() == [value] * _LENGTH, (
+            f"after wait_event of a Stream of {names[other_origin]} with an Event of {names[origin]}, the stream did not wait for the work "
+            "before the event"
+        )
 
 
 def check_times(subject: Subject) -> None:
