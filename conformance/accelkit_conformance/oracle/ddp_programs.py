@@ -14,8 +14,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
+from accelkit_conformance.oracle.ddp_models import Recomputed, Several
 from accelkit_conformance.oracle.device_streams import make_stream, num_slow_products, on_stream, slow_product
 from accelkit_conformance.oracle.layers import batch_norm
 from accelkit_conformance.oracle.scaler_options import require_scaler
@@ -27,35 +27,6 @@ if TYPE_CHECKING:
 _ROWS = 4
 
 
-class _Several(nn.Module):
-    """A model with a convolution in channels_last, a frozen parameter, and nested outputs. In ``_Training``, the two linear layers of the
-    model share a weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
-        self.one, self.other = nn.Linear(8, 8, bias=False), nn.Linear(8, 8)
-        self.scale = nn.Parameter(torch.tensor(1.5))
-        self.frozen = nn.Parameter(torch.ones(8), requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> dict[str, Any]:
-        images = self.conv(x.view(-1, 3, 3, 3)[:, :, :2])
-        hidden = torch.tanh(self.one(images.flatten(1)) * self.frozen)
-        return {"a": self.other(hidden) * self.scale, "b": [hidden @ self.one.weight, {"c": images}]}
-
-
-class _Recomputed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(27, 8), nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> dict[str, Any]:
-        hidden = self.first(x.flatten(1)).tanh()
-        for _ in range(2):  # the same layer twice, as in models with shared layers
-            hidden = checkpoint(self.second, hidden, use_reentrant=False).tanh()
-        return {"a": hidden, "b": [hidden.square(), {"c": hidden}]}
-
-
 def _loss(output: dict[str, Any]) -> torch.Tensor:
     return output["a"].float().square().mean() + output["b"][0].float().sin().mean() + output["b"][1]["c"].float().mean() * 0.1  # type: ignore[no-any-return]
 
@@ -63,12 +34,12 @@ def _loss(output: dict[str, Any]) -> torch.Tensor:
 class _Training:
     """A DDP model, and a copy that each rank trains without DDP, on the CPU and with the batches of all ranks."""
 
-    def __init__(self, subject: Subject, make: Callable[[], nn.Module] = _Several, **options: Any) -> None:
+    def __init__(self, subject: Subject, make: Callable[[], nn.Module] = Several, **options: Any) -> None:
         torch.default_generator.manual_seed(0)
         self.single = make()
         self.subject, self.device = subject, subject.device
         model = copy.deepcopy(self.single).to(subject.device)
-        if isinstance(model, _Several):  # after the move, which may untie weights
+        if isinstance(model, Several):  # after the move, which may untie weights
             model.other.weight, self.single.other.weight = model.one.weight, self.single.one.weight
         self.ddp = DistributedDataParallel(model, **options)
         self.batches = torch.randn(4, subject.world_size * _ROWS, 27)
@@ -96,7 +67,7 @@ class _Training:
                 torch.testing.assert_close(ours.grad.cpu(), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()) + 1e-7)
 
 
-def _steps(subject: Subject, make: Callable[[], nn.Module] = _Several, *, tolerance: float = 1e-3, **options: Any) -> None:
+def _steps(subject: Subject, make: Callable[[], nn.Module] = Several, *, tolerance: float = 1e-3, **options: Any) -> None:
     """Take four steps with DDP and in one process, and compare the gradients of each step and the parameters at the end."""
     training = _Training(subject, make, **options)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.2, momentum=0.9) for one in (training.ddp, training.single)]
@@ -304,7 +275,7 @@ def _other_stream(subject: Subject) -> None:
 CASES: Mapping[str, Callable[[Subject], None]] = {
     "default": _steps,
     "static_graph": lambda subject: _steps(subject, static_graph=True),
-    "static_graph_with_checkpointing": lambda subject: _steps(subject, _Recomputed, static_graph=True),
+    "static_graph_with_checkpointing": lambda subject: _steps(subject, Recomputed, static_graph=True),
     "small_buckets": lambda subject: _steps(subject, bucket_cap_mb=1e-4),
     "bucket_views": lambda subject: _steps(subject, bucket_cap_mb=2e-4, gradient_as_bucket_view=True),
     "unused_and_views": lambda subject: _steps(subject, find_unused_parameters=True, gradient_as_bucket_view=True),

@@ -49,27 +49,29 @@ def check_vectorized_draws(subject: Subject, name: str) -> None:
     for is_stacked in (True, False):
         places = "three equal inputs" if is_stacked else "one input for three calls"
         for randomness, number in {"different": _SETS, "same": 1}.items():
-            if _rows(torch.device("cpu"), name, randomness, is_stacked=is_stacked) is None:
+            if _rows(subject, torch.device("cpu"), name, randomness, is_stacked=is_stacked) is None:
                 continue  # torch has no such call
             with subject.sample(f"{name} under vmap with randomness={randomness!r} and {places}", {"randomness": randomness}):
-                rows = _rows(subject.device, name, randomness, is_stacked=is_stacked)
+                rows = _rows(subject, subject.device, name, randomness, is_stacked=is_stacked)
                 assert rows is not None, "the call raises an error, but not on the CPU"
                 distinct = len(rows.unique(dim=0))
                 assert distinct == number, f"{distinct} of the {_SETS} results are different; {number} should be"
-                again = _rows(subject.device, name, randomness, is_stacked=is_stacked)
+                again = _rows(subject, subject.device, name, randomness, is_stacked=is_stacked)
                 assert again is not None, "the second call raises an error"
                 assert torch.equal(rows, again), "the same seed gives another result"
         with subject.sample(f"{name} under vmap with randomness='error' and {places}", {"randomness": "error"}):
-            rows = _rows(subject.device, name, "error", is_stacked=is_stacked)
+            rows = _rows(subject, subject.device, name, "error", is_stacked=is_stacked)
             assert rows is None, "a random function raises no error with randomness='error'"
 
 
-def _rows(device: torch.device, name: str, randomness: str, *, is_stacked: bool) -> torch.Tensor | None:
+def _rows(subject: Subject, device: torch.device, name: str, randomness: str, *, is_stacked: bool) -> torch.Tensor | None:
     """Return the three results, each as a row of a matrix on the CPU. Return None if the call raises RuntimeError."""
     x = torch.linspace(0.2, 0.8, _LENGTH)
     given = (x.expand(_SETS, -1).contiguous() if is_stacked else x).to(device)
     numbers = torch.zeros(_SETS, device=device)
-    torch.manual_seed(_SEED)
+    torch.default_generator.manual_seed(_SEED)
+    if device.type != "cpu":
+        subject.accelerator.manual_seed(_SEED)
     try:
         function = torch.vmap(lambda x, _: FUNCTIONS[name](x), in_dims=(0 if is_stacked else None, 0), randomness=randomness)
         return function(given, numbers).detach().cpu().view(_SETS, -1)
