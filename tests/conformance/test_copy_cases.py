@@ -52,6 +52,16 @@ def test_every_pair_of_settings_is_copied(passed, lacking):
             assert [pair for pair in pairs if not any(pair[0] in one and pair[1] in one for one in own)] == [], call
 
 
+@pytest.mark.parametrize("layout", ["strided", "offset", "transposed", "channels_last", "narrowed"])
+@pytest.mark.parametrize("dtype", ["bool", "int16", "float32", "complex64"])
+def test_tensors_are_copied_to_tensors_of_the_same_layout(passed, dtype, layout):
+    found = passed(check_every_copy, f"locals().get('source_dtype') == '{dtype}' == target_dtype and source_layout == '{layout}'")
+    for shape in ("33 x 65", "2 x 3 x 5 x 7"):
+        start = f"source dtype {dtype}, target dtype {dtype}, source layout {layout}, shape {shape}"
+        for end in (f"target layout {layout}, call copy_", f"target layout {layout}, call copy_, non_blocking", "call to"):
+            assert f"{start}, {end}" in found
+
+
 def test_an_expected_failure_can_select_copies(passed):
     (name,) = passed(check_every_copy, "locals().get('source_dtype') == 'int8' and target_dtype == 'bool' and call != 'to'")
     assert name.startswith("source dtype int8, target dtype bool")

@@ -67,10 +67,10 @@ def keyword_values(subject: Subject, name: str) -> None:
     """Functions give the same results as on the CPU for combinations of values of their keyword arguments. The functions are
     ``interpolate``, ``grid_sample``, convolutions, pooling, ``pad``, losses, ``topk``, ``sort``, ``searchsorted``, ``unique``,
     normalizations, distances, activations, reductions, matrix products, attention, scatter functions, pointwise functions, ``fold``,
-    ``roll`` and similar functions. Among their arguments are modes, sizes, strides, paddings, dilations, norms, dtypes, factors, bounds,
-    ``ignore_index``, ``label_smoothing`` and ``reduction``. Points of ``grid_sample`` are between pixels, exactly on pixels, at the border
-    and far outside of the image. In the case ``close_numbers``, a number in each call differs from the number in the previous call by 1e-5
-    or less. Combinations that the CPU rejects are left out."""
+    ``roll``, ``embedding`` and similar functions. Among their arguments are modes, sizes, strides, paddings, dilations, norms, dtypes,
+    factors, bounds, ``ignore_index``, ``label_smoothing`` and ``reduction``. Points of ``grid_sample`` are between pixels, exactly on
+    pixels, at the border and far outside of the image. In the case ``close_numbers``, a number in each call differs from the number in the
+    previous call by 1e-5 or less. Combinations that the CPU rejects are left out."""
     from accelkit_conformance.oracle.keyword_values import check_keyword_values
 
     check_keyword_values(subject, name)
@@ -231,7 +231,8 @@ def index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """``x[index]`` and ``x[index] = value`` give the same results as on the CPU. The index is an integer, a bool, a slice, a list, a tensor
     of integers, a mask, ``None``, an ellipsis or a combination of these. The value is a number, a 0-d tensor, a row, or a tensor with the
     dtype of ``x``. If the index contains neither tensors nor lists, the value may also be an int32 tensor. If the index consists only of
-    tensors, and ``x`` is not a bool tensor, ``index_put_`` with ``accumulate=True`` also gives the same result. ``x`` is contiguous,
+    tensors, and ``x`` is not a bool tensor, ``index_put_`` with ``accumulate=True`` also gives the same result. The value that it adds is a
+    0-d tensor and, if the index does not select from the last dimension, a row or a matrix that is broadcast. ``x`` is contiguous,
     transposed or strided, has its dimensions in the opposite order in memory, or has gaps between its rows. Its shape is (4, 5, 3). A
     float32 ``x`` with its dimensions in the opposite order is also tested with the shape (4, 5, 401).
     """

@@ -211,7 +211,8 @@ def index_tensors_outside(subject: Subject) -> None:
     -1 if torch does not permit negative indices. Many of these operators also raise an error for an index that is beyond the end of a slice
     of a longer tensor, that is out of range along the columns of a matrix, or that is the only invalid one of 42 or 5,000 indices. The
     error is raised no later than when the device is synchronized. The calls run in a separate process, because the error makes some devices
-    unusable. A call must not terminate this process. On XLA, the result is ``unsupported``."""
+    unusable. A call must not terminate this process. ``linalg.lu_solve``, ``lu_unpack`` and, with torch 2.13 or later, ``linalg.ldl_solve``
+    with pivots outside of a matrix do not terminate it either, but need not raise an error. On XLA, the result is ``unsupported``."""
     from accelkit_conformance.oracle.index_errors import check_values
 
     check_values(subject, "indices")
@@ -255,12 +256,13 @@ def changed_calls(subject: Subject, overload: str) -> None:
     """A recorded call to an ATen overload is repeated, each time with one argument that is changed and may be invalid: a tensor with
     another dtype, one of the integers 0, -1, -99 and 99, a list that contains such an integer, or a list of integers with another length.
     In one call for each dtype, all floating-point tensors have this dtype. The dtypes are int8, int64, float16, bfloat16, float64, bool and
-    complex64. If both the CPU and the ``meta`` device, which implements torch's shape inference, raise RuntimeError, IndexError, ValueError
-    or TypeError, then so does the device. If only the CPU raises an error, or if the CPU does not implement a dtype, then the device either
-    accepts the call or raises such an error. In further calls, one tensor is on the CPU, or on another device of the same type. Each of
-    these calls raises such an error or gives the same results as with all tensors on the device. No call modifies its tensor arguments. The
-    check does not vary the integers of calls that only torch itself makes, and leaves out a few overloads whose CPU kernels do not check
-    their arguments.
+    complex64. In up to two calls, one tensor has another shape: one dimension is shorter by one element, missing, or added. If both the CPU
+    and the ``meta`` device, which implements torch's shape inference, raise RuntimeError, IndexError, ValueError or TypeError, then so does
+    the device. If only the CPU raises an error, or if the CPU does not implement a dtype, then the device either accepts the call or raises
+    such an error. In further calls, one tensor is on the CPU, or on another device of the same type. Each of these calls raises such an
+    error or gives the same results as with all tensors on the device. No call modifies its tensor arguments. The check does not vary the
+    integers and shapes of calls that only torch itself makes, and leaves out a few overloads whose CPU kernels do not check their
+    arguments.
     """
     from accelkit_conformance.oracle.refused_calls import check_refused_calls
 
@@ -290,8 +292,9 @@ def invalid_calls_of_modules(subject: Subject, name: str) -> None:
 def invalid_arguments(subject: Subject, kind: str) -> None:
     """Invalid calls raise RuntimeError, IndexError, ValueError or TypeError, and do not change the values of their tensor argument. In the
     case ``draws``, samplers get invalid parameters, dtypes or shapes. In the case ``sizes``, functions that create, view, copy, assign,
-    read, index or change tensors get invalid sizes, strides, shapes or dtypes, or a tensor that does not permit the call, and products,
-    normalisations, losses, embedding bags and recurrent cells get an argument with one element or row instead of several. In the case
+    read, index or change tensors get invalid sizes, strides, shapes or dtypes, or a tensor that does not permit the call, products,
+    normalisations, losses, embedding bags and recurrent cells get an argument with one element or row instead of several, transposed
+    convolutions get an ``output_padding`` that is not smaller than their stride, and ``fold`` gets too few blocks. In the case
     ``numbers``, ``full``, ``fill_``, ``masked_fill``, ``pad``, ``clamp`` and similar functions get a number that is too large for the
     dtype, which is int8, uint8, int16, int32 or float16. Calls that return a result on the CPU are left out."""
     from accelkit_conformance.oracle import error_inputs

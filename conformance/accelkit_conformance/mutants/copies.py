@@ -75,6 +75,20 @@ class CopiesWithoutBroadcasting(Broken):
         return call()
 
 
+@mutant("transfer", "copies lose the layout", check="every_kind_of_copy")
+class CopiesTheGaps(Broken):
+    """If both tensors have the same dtype and the same strides, with gaps, a copy to the host also copies what is in the gaps."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name != "copy_" or not _is_to_host(name, args, kwargs) or args[0].dtype != args[1].dtype:
+            return call()
+        if args[0].shape != args[1].shape or args[0].stride() != args[1].stride() or args[0].is_contiguous():
+            return call()
+        span = 1 + sum((length - 1) * step for length, step in zip(args[0].shape, args[0].stride(), strict=True))
+        func(*(one.as_strided((span,), (1,)) for one in args[:2]), *args[2:], **kwargs)
+        return args[0]
+
+
 @mutant("transfer", "copies that convert")
 class RoundsToIntegers(Broken):
     """``copy_`` from a floating-point dtype to int16 or int8 rounds instead of truncating."""

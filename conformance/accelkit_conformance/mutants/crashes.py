@@ -42,6 +42,16 @@ class Hangs(Broken):
         return call()
 
 
+@mutant("errors", "ends the process", check="index_tensors_outside")
+class CrashesOnInvalidPivots(Broken):
+    """``linalg.lu_solve`` aborts if a pivot is 0 or negative, and does not check whether pivots are too large."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "linalg_lu_solve" and int(args[1].min()) < 1:
+            os.abort()
+        return func(args[0], args[1].clamp(max=args[0].shape[-2]), *args[2:], **kwargs) if name == "linalg_lu_solve" else call()
+
+
 @mutant("training", "aborts at exit")
 class AbortsAtExit(Broken):
     """A process that has used the device aborts while Python shuts down."""

@@ -199,3 +199,38 @@ class PrintsTheFirstElement(Broken):
             return original(x.as_strided(x.shape, x.stride(), 0) if is_affected else x, mask, **kwargs)
 
         torch.masked_select = select
+
+
+@mutant("arguments", "index expressions", check="index_expressions")
+class AccumulatesNoRows(Broken):
+    """``index_put_`` with ``accumulate=True`` raises an error if it must broadcast a row or a matrix to the indexed rows of a tensor with
+    three dimensions."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("index_put_", "index_put") and True in args[3:] and args[0].ndim == 3 and args[2].numel() > 1:
+            shape = args[0][args[1]].shape
+            if args[2].shape != shape:
+                raise RuntimeError(f"The expanded size of the tensor must match {shape}")
+        return call()
+
+
+@mutant("arguments", "rows of a table", check="keyword_variants")
+class NormalizesNoColumns(Broken):
+    """``embedding_renorm_`` raises an error if the rows have no elements."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "embedding_renorm_" and not args[0].shape[1] and args[1].numel():
+            raise RuntimeError("an illegal memory access was encountered")
+        return call()
+
+
+@mutant("operators", "the last offset")
+class PutsTheRestInTheLastBag(Broken):
+    """``embedding_bag`` with ``include_last_offset=True`` adds the indices after the last offset to the last bag."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name != "_embedding_bag_forward_only" or len(args) < 8 or not args[7] or len(args[2]) < 2:
+            return call()
+        offsets = args[2].clone()
+        offsets[-1] = len(args[1])
+        return func(*args[:2], offsets, *args[3:], **kwargs)

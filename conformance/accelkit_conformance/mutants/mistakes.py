@@ -139,6 +139,53 @@ class ReadsOtherMemory(Broken):
         return call()
 
 
+@mutant("errors", "sizes of windows", check="invalid_arguments")
+class PadsAnyOutput(Broken):
+    """Transposed convolutions accept any ``output_padding``, and append zeros."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name != "convolution" or not args[6] or all(one < step for one, step in zip(args[7], args[3], strict=True)):
+            return call()
+        result = func(*args[:7], [0] * len(args[7]), *args[8:], **kwargs)
+        return torch.nn.functional.pad(result, [one for number in reversed(args[7]) for one in (0, number)])
+
+
+@mutant("errors", "sizes of windows", check="invalid_arguments")
+class FoldsTooFewBlocks(Broken):
+    """``fold`` accepts fewer blocks than its result needs, and takes zeros for the others."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except RuntimeError:
+            if name != "col2im":
+                raise
+            return args[0].new_zeros((*args[0].shape[:-2], args[0].shape[-2] // (args[2][0] * args[2][1]), *args[1]))
+
+
+@mutant("errors", "shapes that do not fit", check="changed_calls")
+class DropsADimension(Broken):
+    """``trace``, ``upsample_nearest2d`` and ``im2col`` drop a leading dimension of length 1 that their argument has too many."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        most = {"trace": 2, "upsample_nearest2d": 4, "im2col": 4}
+        is_affected = name in most and args[0].ndim > most[name] and len(args[0]) == 1
+        return func(args[0][0], *args[1:], **kwargs) if is_affected else call()
+
+
+@mutant("errors", "shapes that do not fit", check="changed_calls")
+class TrimsTheLongerVector(Broken):
+    """``dot`` of vectors with different lengths ignores the last elements of the longer vector."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name != "dot" or {one.ndim for one in args} != {1}:
+            return call()
+        length = min(len(one) for one in args)
+        return func(*(one[:length] for one in args))
+
+
 @mutant("errors", "unchecked values")
 class ClampsProbabilities(Broken):
     """``bernoulli`` and ``bernoulli_`` clamp probabilities to the range from 0 to 1, and replace NaN with 0."""

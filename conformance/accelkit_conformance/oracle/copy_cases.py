@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +27,8 @@ _LARGE_BROADCASTS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )  # fmt: skip
 """Shapes of a source and of a target with many elements."""
 _COPIES, _TO = ("copy_", "copy_, non_blocking"), "to"
+_SAME_ON_BOTH_SIDES = ("bool", "int16", "float32", "complex64"), (*LAYOUTS, "narrowed"), ("33 x 65", "2 x 3 x 5 x 7")
+"""Dtypes, layouts and shapes of copies from a tensor to another tensor that has the same dtype, shape and strides."""
 
 _LAZY_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"conj()": torch.conj, "conj().imag": lambda x: x.conj().imag}
 
@@ -40,17 +42,28 @@ def cases(dtypes: tuple[str, ...] = DTYPES) -> list[dict[str, str]]:
     ``to`` has no target layout, so its combinations are built separately from those of ``copy_``. A pair of values that is tested with
     ``to`` does not count as tested with ``copy_``.
 
+    Hardly any of these combinations has a source and a target with the same dtype and the same layout, for which a device may have a faster
+    copy of whole blocks of memory. Such copies are added for all values in ``_SAME_ON_BOTH_SIDES``, with every call.
+
     Args:
         dtypes: The dtypes that the device has.
     """
     axes = {"source_dtype": dtypes, "target_dtype": dtypes, "source_layout": ("contiguous", *LAYOUTS), "shape": tuple(_SHAPES)}
     copies = covering_rows({**axes, "target_layout": axes["source_layout"], "call": _COPIES})
-    return [*copies, *covering_rows({**axes, "call": (_TO,)})]
+    return [*copies, *covering_rows({**axes, "call": (_TO,)}), *_same_on_both_sides(dtypes)]
+
+
+def _same_on_both_sides(dtypes: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    for dtype, layout, shape, call in itertools.product(*_SAME_ON_BOTH_SIDES, (*_COPIES, _TO)):
+        if dtype in dtypes:
+            case = {"source_dtype": dtype, "target_dtype": dtype, "source_layout": layout, "shape": shape}
+            yield case | {"call": call} if call == _TO else case | {"target_layout": layout, "call": call}
 
 
 def _source(case: dict[str, str]) -> torch.Tensor:
     """Return the source of a copy. Half of its elements are large integers that both the source dtype and the target dtype represent
-    exactly. The others are multiples of 1/2 from 0 to 100, which floating-point dtypes represent exactly and integer dtypes truncate.
+    exactly. The others are multiples of 1/2 from 0 to 100, which floating-point dtypes represent exactly and integer dtypes truncate. The
+    rest of the storage is 0, unlike the memory around a target.
 
     The integers have the most bits that both dtypes allow: if a copy converts through a narrower dtype, the integers change. If both
     dtypes are signed, half of the integers are negative.
@@ -63,7 +76,11 @@ def _source(case: dict[str, str]) -> torch.Tensor:
         integers = torch.where(places % 4 == 0, -integers, integers)
     halves = ((places * 7) % 201).double().div(2)
     values = torch.where(places % 2 == 0, integers.to(dtypes[0]), halves.to(dtypes[0]))
-    return arranged(values, case["source_layout"])
+    source = arranged(values, case["source_layout"])
+    if source is not values:
+        source.as_strided((source.untyped_storage().nbytes() // source.element_size(),), (1,), 0).zero_()
+        source.copy_(values)
+    return source
 
 
 def _num_bits(dtype: torch.dtype) -> int:

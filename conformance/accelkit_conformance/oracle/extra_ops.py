@@ -166,7 +166,17 @@ def _rare(device: Any) -> Any:
         "_upsample_lanczos2d_aa": (_floats(device, 1, 2, 6, 6), [4, 3], False),
         "_upsample_lanczos2d_aa_backward": (_floats(device, 1, 2, 4, 3), [4, 3], [1, 2, 6, 6], False),
     }
-    return [getattr(aten, name)(*args) for name, args in calls.items() if hasattr(aten, name)]
+    return [getattr(aten, name)(*args) for name, args in calls.items() if hasattr(aten, name)] + _bags_before_the_last_offset(device)
+
+
+def _bags_before_the_last_offset(device: Any) -> list[torch.Tensor]:
+    """Return two bags. The last offset is smaller than the number of indices: the index after it is in no bag.
+
+    The mode ``max`` and gradients are left out, because torch computes them incorrectly on the CPU.
+    """
+    w, index, offsets = _floats(device, 6, 3), torch.arange(4, device=device), torch.tensor([0, 2, 3], device=device)
+    with torch.no_grad():
+        return [F.embedding_bag(index, w, offsets, mode=mode, include_last_offset=True) for mode in ("sum", "mean")]
 
 
 def _masked_softmax(device: Any) -> Any:

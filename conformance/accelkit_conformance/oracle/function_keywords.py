@@ -21,6 +21,18 @@ def product(function: Callable[..., Any], inputs: Sequence[Any], **values: Seque
         yield function, inputs, dict(zip(values, combination, strict=True))
 
 
+def embedding(weight: torch.Tensor, index: torch.Tensor, *, max_norm: float | None, padding_idx: int | None, **how: Any) -> torch.Tensor:
+    """Look rows up in a copy of the weight, because ``max_norm`` changes the weight.
+
+    Raises:
+        ValueError: If ``max_norm`` is given and the weight is complex, because PyTorch limits the norms of complex rows only on the CPU,
+            or if the weight has no row ``padding_idx``.
+    """
+    if (max_norm is not None and weight.is_complex()) or (padding_idx is not None and padding_idx >= len(weight)):
+        raise ValueError("the weight does not fit the options")
+    return F.embedding(index, weight.clone(), max_norm=max_norm, padding_idx=padding_idx, **how)
+
+
 def _norms() -> Iterator[Call]:
     weight, bias = random_inputs((4,), (4,))
     for shape in ((3, 4), (2, 4, 5), (2, 4, 3, 5), (2, 4, 3, 2, 3)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # the usual name
+from packaging.version import Version
 
 from accelkit_conformance import subprocess_checks
 from accelkit_conformance.results import NotSupported
@@ -142,6 +143,19 @@ INDICES: dict[str, _Call] = {
     "repeat_interleave of -1": lambda x: x[:2].repeat_interleave(_index(x, -1)),
 }
 """Calls with an index outside a tensor of four elements or, with ``of a slice``, outside its first two elements, by name."""
+PIVOTS: dict[str, _Call] = {
+    f"{name} with the pivots {pivots}": lambda x, call=call, pivots=pivots: call(  # type: ignore[misc]
+        x.view(2, 2), torch.tensor(pivots, dtype=torch.int32, device=x.device)
+    )
+    for name, call in {
+        "linalg.ldl_solve": lambda x, pivots: torch.linalg.ldl_solve(x, pivots, x),
+        "linalg.lu_solve": lambda x, pivots: torch.linalg.lu_solve(x, pivots, x),
+        "lu_unpack": torch.lu_unpack,
+    }.items()
+    for pivots in ([1, 9], [0, 1], [1, -9])
+    if name != "linalg.ldl_solve" or Version(torch.__version__).release >= (2, 13)  # before, torch did not check them even on the CPU
+}
+"""Calls with pivots outside a matrix of two rows, by name. They need not raise an error, because CUDA's kernels do not check pivots."""
 VALUES: dict[str, _Call] = {
     **{
         f"{name} of {value}": lambda x, call=call, value=value: call(x, value)  # type: ignore[misc]
@@ -174,11 +188,11 @@ def check_values(subject: Subject, kind: str) -> None:
 
     The calls run in a new process. If an error makes the device unusable there, or ends the process, the remaining calls run in another new
     process. If a call raises no error or ends the process, a failure is recorded in ``subject``, and the check continues with the next
-    call.
+    call. The calls in ``PIVOTS`` may raise no error.
 
     Args:
         subject: The plugin under test, with its device.
-        kind: ``indices`` or ``values``: which of the tables ``INDICES`` and ``VALUES`` contains the calls.
+        kind: ``indices`` for the calls in the tables ``INDICES`` and ``PIVOTS``, or ``values`` for those in ``VALUES``.
 
     Raises:
         AssertionError: If one of the new processes ends without an answer, or exceeds its time limit.
@@ -193,13 +207,13 @@ def check_values(subject: Subject, kind: str) -> None:
         answers: dict[str, str] = subprocess_checks.ask(__name__, request, 60.0)
         for name, answer in answers.items():
             with subject.sample(name, {"name": name}):
-                assert answer != "no error", f"{name} with an invalid value in a tensor did not raise an error"
+                assert answer != "no error" or name in PIVOTS, f"{name} with an invalid value in a tensor did not raise an error"
                 assert answer != _ABORTED, f"{name} with an invalid value in a tensor ended the process"
         remaining = remaining[len(answers) :]
 
 
 def _calls(kind: str) -> dict[str, _Call]:
-    return {"indices": INDICES, "values": VALUES}[kind]
+    return {"indices": INDICES | PIVOTS, "values": VALUES}[kind]
 
 
 def main() -> None:

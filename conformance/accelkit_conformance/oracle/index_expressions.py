@@ -78,8 +78,9 @@ def check_index_expressions(subject: Subject, name: str, dtype: str) -> None:
 
     This is done for tensors of several layouts and, in float32, for a tensor with a long last dimension, to which fewer kinds of values are
     assigned. If the index consists only of tensors and the dtype is not bool, ``index_put_`` is also called with ``accumulate=True``, to
-    add 1 to an element each time that the index selects it. If the index contains neither tensors nor lists, an int32 tensor is also
-    assigned. With other indices, the CPU rejects a tensor whose dtype differs from ``dtype``. Differences are recorded in the subject.
+    add 1 to an element each time that the index selects it, or to add a row or a matrix of ones that is broadcast. If the index contains
+    neither tensors nor lists, an int32 tensor is also assigned. With other indices, the CPU rejects a tensor whose dtype differs from
+    ``dtype``. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.
@@ -108,10 +109,12 @@ def _calls(index: _Index, dtype: str) -> dict[str, Callable[[torch.Tensor], Any]
 
         return call
 
-    def accumulate(x: torch.Tensor) -> torch.Tensor:
-        places = index(x)
-        places = places if isinstance(places, tuple) else (places,)
-        return x.index_put_(places, torch.ones((), dtype=x.dtype, device=x.device), accumulate=True)
+    def accumulate(make: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        def call(x: torch.Tensor) -> torch.Tensor:
+            places = index(x)
+            return x.index_put_(places if isinstance(places, tuple) else (places,), make(x), accumulate=True)
+
+        return call
 
     number = {"bool": True}.get(dtype, 7)
     calls: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -121,10 +124,16 @@ def _calls(index: _Index, dtype: str) -> dict[str, Callable[[torch.Tensor], Any]
         "assign a row": assign(lambda old: torch.arange(old.shape[-1] if old.ndim else 1, device=old.device).to(old.dtype)),
         "assign a tensor": assign(lambda old: torch.stack([old, old * 3 if old.dtype is not torch.bool else ~old], -1)[..., 1]),
     }
-    found = index(torch.arange(60).view(4, 5, 3))
+    example = torch.arange(60).view(4, 5, 3)
+    found = index(example)
     parts = found if isinstance(found, tuple) else (found,)
     if not any(isinstance(one, torch.Tensor | list) for one in parts):
         calls["assign another dtype"] = assign(lambda old: torch.ones_like(old, dtype=torch.int32))
     if dtype != "bool" and all(isinstance(one, torch.Tensor) for one in parts):  # index_put_ rejects None and the ellipsis
-        calls["accumulate"] = accumulate
+        calls["accumulate"] = accumulate(lambda x: x.new_ones(()))
+        shape = example[found].shape
+        if shape[-1:] == example.shape[-1:]:
+            calls["accumulate a row"] = accumulate(lambda x: torch.arange(x.shape[-1], device=x.device).to(x.dtype))
+        if shape[-1:] == example.shape[-1:] and len(shape) > 1:
+            calls["accumulate a matrix"] = accumulate(lambda x: x.new_ones(x[index(x)].shape[-2:]))
     return calls

@@ -16,7 +16,7 @@ import torch.nn.functional as F  # the usual name
 
 from accelkit_conformance.oracle.compared_calls import compare_call
 from accelkit_conformance.oracle.differentiable import OUTPUT_GRADIENTS, check_function, random_inputs
-from accelkit_conformance.oracle.function_keywords import FUNCTIONS, Call, product
+from accelkit_conformance.oracle.function_keywords import FUNCTIONS, Call, embedding, product
 from accelkit_conformance.oracle.layouts import all_arranged, channels_last, strided
 from accelkit_conformance.oracle.number_arguments import FUNCTIONS_OF_NUMBERS
 from accelkit_conformance.oracle.sample_transfer import tensors
@@ -191,6 +191,9 @@ def _selection() -> Iterator[Call]:
     yield from product(torch.isin, (numbers, torch.tensor([1, 4, 9])), invert=[True, False], assume_unique=[False])
     bags = (torch.tensor([0, 2, 1, 3, 2, 4]), *random_inputs((5, 3)), torch.tensor([0, 2, 6]))
     yield from product(F.embedding_bag, bags, mode=["sum", "mean", "max"], include_last_offset=[True, False])
+    rows = (*random_inputs((5, 3)), torch.tensor([0, 2, 1, 4, 1]))
+    norms: dict[str, Any] = {"max_norm": [None, 0.5], "norm_type": [1.0, 2.0, float("inf")]}
+    yield from product(embedding, rows, **norms, padding_idx=[None, 1])
     yield from product(lambda x, **how: (x > 0).repeat(1, 20).cumsum(**how), x, dim=[0, 1], dtype=[None, torch.int32])
     yield from product(torch.bincount, (numbers,), weights=[None, torch.linspace(0, 1, 7)], minlength=[0, 3, 9])
     yield from product(torch.histc, (torch.linspace(-1, 3, 9),), bins=[1, 4, 7], min=[0.0, -1.0], max=[0.0, 2.0])

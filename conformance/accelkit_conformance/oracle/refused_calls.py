@@ -1,11 +1,14 @@
-"""Recorded calls, repeated with one argument that does not fit: a tensor of another dtype or on another device, or an invalid integer."""
+"""Recorded calls, repeated with one argument that does not fit: a tensor of another dtype or shape or on another device, or an invalid
+integer."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import warnings
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +33,8 @@ _CPU, _META = torch.device("cpu"), torch.device("meta")
 _UNCHECKED = re.compile(rf"{WITHOUT_CHECKS}|_scaled_mm|hash_tensor")
 _DTYPES = ("int8", "int64", "float16", "bfloat16", "float64", "bool", "complex64")
 _NUMBERS = (0, -1, -99, 99)
+_NUM_SHAPES = 2
+"""How many calls with a tensor of another shape are made for each overload."""
 
 
 def check_refused_calls(subject: Subject, overload: str) -> None:
@@ -53,11 +58,22 @@ def check_refused_calls(subject: Subject, overload: str) -> None:
         for description, changed in _with_other_dtypes(subject, given):
             if (error := _error(func, to_device(changed, _CPU))) is not None:
                 _check_refusal(subject, func, changed, description, is_due=has_shapes and _is_shared(func, changed, error))
-        invalid = with_other_values(func, args, kwargs, _invalid_integers) if has_shapes and not INTERNAL.search(overload) else ()
-        for description, changed in invalid:  # the kernels of the CPU need not check what torch's shape inference accepts
-            if _error(func, to_device(changed, _META)) is not None and (error := _error(func, to_device(changed, _CPU))) is not None:
-                _check_refusal(subject, func, changed, description, is_due=_is_shared(func, changed, error))
+        if has_shapes and not INTERNAL.search(overload):
+            integers = with_other_values(func, args, kwargs, _invalid_integers)
+            shapes = itertools.islice(_refused(func, _with_other_shapes(given, overload)), _NUM_SHAPES)
+            for description, changed, is_due in (*_refused(func, integers), *shapes):
+                _check_refusal(subject, func, changed, description, is_due=is_due)
     _check_two_devices(subject, op, func, given)
+
+
+def _refused(func: Any, calls: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the calls that both the CPU and torch's shape inference refuse, and whether a device has to refuse them too.
+
+    Other calls are not made on the CPU, because its kernels need not check what torch's shape inference accepts.
+    """
+    for description, changed in calls:
+        if _error(func, to_device(changed, _META)) is not None and (error := _error(func, to_device(changed, _CPU))) is not None:
+            yield description, changed, _is_shared(func, changed, error)
 
 
 def _error(func: Any, given: Any) -> Exception | None:
@@ -89,6 +105,26 @@ def _with_other_dtypes(subject: Subject, given: Any) -> Iterator[tuple[str, Any]
                 changed = [leaf.to(dtype) if place in chosen else leaf for place, leaf in enumerate(leaves)]
                 which = f"tensor {places.index(chosen[0])}" if len(chosen) == 1 else "every floating-point tensor"
                 yield f"{which} in {name}", tree_unflatten(changed, spec)
+
+
+def _with_other_shapes(given: Any, overload: str) -> Iterator[tuple[str, Any]]:
+    """Yield the description and the arguments of calls in which one tensor has another shape.
+
+    One dimension of the tensor is one element shorter, the tensor has another dimension of length 1 in front, or its first dimension is
+    missing. The calls are in an order that depends on the name of the overload.
+    """
+    leaves, spec = tree_flatten(given)
+    calls = []
+    for number, (place, tensor) in enumerate((place, leaf) for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)):
+        if tensor.layout is not torch.strided or not tensor.numel():
+            continue
+        others = {f"a shorter dimension {dim}": tensor.narrow(dim, 0, length - 1) for dim, length in enumerate(tensor.shape) if length > 1}
+        others |= {"another dimension": tensor[None]} | ({"a dimension less": tensor[0]} if tensor.ndim else {})
+        calls += [
+            (f"tensor {number} with {what}", tree_unflatten([*leaves[:place], other.clone(), *leaves[place + 1 :]], spec))
+            for what, other in others.items()
+        ]
+    yield from sorted(calls, key=lambda call: zlib.crc32(f"{overload} {call[0]}".encode()))
 
 
 def _invalid_integers(argument: Any, value: Any) -> list[Any]:
