@@ -45,6 +45,40 @@ def test_the_entry_point_is_used_for_a_name_that_torch_reserves_for_others(plugi
     assert "no OpenCL here" in probed.stderr, probed.stderr
 
 
+ABSENT = "cuda" if sys.platform == "darwin" else "mps"
+PROGRAM = f"""
+import accelkit
+
+try:
+    accelkit.Runtime("torch:{ABSENT}")
+except accelkit.UnavailableError as error:
+    raise SystemExit(f"{{error}}; exit code {{error.exit_code}}")
+"""
+
+
+@pytest.mark.parametrize("command", [["why"], ["probe"], ["launch", "--accelerator"]])
+def test_a_device_that_torch_does_not_have_on_this_machine_is_unavailable(command, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("")
+    result = accelkit(*command, f"torch:{ABSENT}", *([str(script)] if "launch" in command else []))
+    assert f"this torch has no usable device of type '{ABSENT}'" in result.stderr, result.stderr
+    assert f"torch.{ABSENT}.device_count() is 0" in result.stderr
+    assert result.returncode == 4
+
+
+def test_a_runtime_on_a_device_that_torch_does_not_have_on_this_machine():
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert f"this torch has no usable device of type '{ABSENT}'" in result.stderr, result.stderr
+    assert "exit code 4" in result.stderr
+
+
+def test_a_device_of_which_torch_knows_only_the_name_is_unavailable(error_text):
+    result = accelkit("probe", "torch:vulkan")
+    assert result.returncode == 4
+    assert "--import MODULE" in result.stderr
+    assert result.stderr == error_text
+
+
 CHECKS = """
 from accelkit import Accelerator, Availability
 

@@ -116,5 +116,5 @@ def test_a_run_without_a_package_that_its_tests_need_is_an_error(cli, monkeypatc
     result = cli("run", "cpu", "--profile", "smoke", "--select", "operators/forward[add,float32]")
     assert "expecttest" in result.stderr
     assert "accelkit[conformance]" in result.stderr
-    assert result.exit_code == 2
+    assert result.exit_code == 4
     assert result.stderr == error_text

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 
 import pytest
 
+from accelkit.cli import doctor
 from accelkit.discovery.verdict_cache import cache_folder
+from accelkit.types import Availability
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +42,18 @@ def test_it_is_never_in_the_current_folder(monkeypatch, tmp_path, home):
         return
     assert folder.is_absolute()
     assert not folder.is_relative_to(tmp_path)
+
+
+def test_doctor_notices_a_folder_into_which_nothing_can_be_written(monkeypatch, tmp_path):
+    monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path))
+    assert doctor._cache() == Availability.usable(str(tmp_path))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # as on a full disk, files can be created, but not written
+    try:
+        answer = doctor._cache()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert answer.status == "broken"
+    assert "no file can be written into the cache folder" in answer.reason
+    assert "ACCELKIT_CACHE_DIR" in answer.hint
+    assert not list(tmp_path.iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import signal
 import time
@@ -178,6 +179,37 @@ def test_a_plugin_that_was_only_probed_is_still_tried(plugin_site):
     assert verdict_cache.recalled([record]).get(record).status == "usable"
     assert verdict_cache.tried([record])[record].status == "broken"
     assert verdict_cache.recalled([record]).get(record).status == "broken"
+
+
+def test_a_verdict_on_a_built_in_plugin_expires_if_a_package_is_installed(tmp_path, monkeypatch):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(str(packages))
+    record = catalog.find("precision", "fp8")
+    verdict_cache.remember(record, Verdict("absent", "the package torchao is not installed"))
+    assert verdict_cache.recalled([record])[record].status == "absent"
+    os.utime(packages, ns=(1, 1))
+    assert verdict_cache.recalled([record]) == {}
+
+
+STRATEGIES = """
+from accelkit import Availability, Strategy
+
+class Lacking(Strategy):
+    "A strategy that needs a package."
+
+    @classmethod
+    def probe(cls):
+        return Availability.absent("the package acme is not installed", "pip install acme")
+"""
+
+
+def test_a_strategy_says_what_it_lacks(plugin_site):
+    plugin_site.install("vendor-lacking", STRATEGIES, entry_points="[accelkit.strategies]\nlacking = vendor_lacking:Lacking")
+    verdict = probing.ask(catalog.find("strategy", "lacking"), is_trial=True)
+    assert (verdict.status, verdict.reason, verdict.hint) == ("absent", "the package acme is not installed", "pip install acme")
+    with pytest.raises(accelkit.UnavailableError, match="the package acme is not installed"):
+        accelkit.Runtime("cpu", strategy="lacking")
 
 
 @pytest.mark.parametrize(("seconds", "is_recalled"), [(60, True), (2 * 3600, False), (-60, False)])

@@ -140,6 +140,8 @@ def test_what_is_chosen_is_spelled_as_devices_reads_it():
         (["--timeout", "soon", "train.py"], "--timeout='soon'"),
         (["--monitor-interval", "0", "train.py"], "--monitor-interval"),
         (["--max-restarts", "-1", "train.py"], "--max-restarts"),
+        (["python", "train.py"], "leave out python"),
+        (["/usr/bin/python3.11", "train.py"], "leave out /usr/bin/python3.11"),
         ([], "argument"),
     ],
 )

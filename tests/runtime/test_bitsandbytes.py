@@ -241,7 +241,9 @@ def test_a_package_that_is_too_old_or_broken(monkeypatch, tmp_path, error_text):
     folder = tmp_path / "bitsandbytes-0.49.1.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: bitsandbytes\nVersion: 0.49.1\n")
-    (tmp_path / "bitsandbytes.py").write_text("raise ImportError('libcudart.so.99: cannot open')")
+    package = tmp_path / "bitsandbytes"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('libcudart.so.99: cannot open')")
     for name in [name for name in sys.modules if name.partition(".")[0] == "bitsandbytes"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -99,6 +99,19 @@ def test_more_processes_than_devices_is_an_error(error_text):
     assert caught.value == error_text
 
 
+def test_an_accelerator_without_a_device_is_unavailable(error_text):
+    class Empty(accelkit.Accelerator):
+        device_type = "cpu"
+
+        def auto_device_count(self):
+            return 0
+
+    with pytest.raises(accelkit.UnavailableError) as caught:
+        accelkit.Runtime(accelerator=Empty())
+    assert caught.value.why == "cpu has 0 devices"
+    assert caught.value == error_text
+
+
 def test_one_visible_device_for_each_process_is_its_own(monkeypatch):
     class Third(accelkit.ClusterEnvironment):
         creates_processes_externally = True

@@ -124,3 +124,34 @@ def test_the_variable_and_a_distribution_that_offers_such_a_name(monkeypatch, er
     assert isinstance(accelkit.Runtime("cpu", strategy="horovod").strategy, Horovod)
     monkeypatch.undo()
     accelkit.refresh()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ({"precision": "BF16-mixed"}, "did you mean 'bf16-mixed'?"),
+        ({"precision": "FP16"}, "did you mean '16-mixed'?"),
+        ({"precision": "bfloat16"}, "use precision='bf16-mixed', or 'bf16-true' to store the parameters in bfloat16 too"),
+        ({"precision": "float16"}, "use precision='16-mixed', or '16-true' to store the parameters in float16 too"),
+        ({"precision": "Half"}, "use precision='16-mixed', or '16-true' to store the parameters in float16 too"),
+        ({"precision": "double"}, "use precision='64-true'"),
+        ({"strategy": "FSDP"}, "did you mean 'fsdp'?"),
+        ({"strategy": "DDP_Spawn"}, "use strategy='ddp'"),
+        ({"accelerator": "FAKE_XPU"}, "did you mean 'fake_xpu'?"),
+        ({"accelerator": "GPU"}, "did you mean 'gpu'?"),
+        ({"accelerator": "rocm"}, "use accelerator='cuda'"),
+        ({"accelerator": "amd"}, "use accelerator='cuda'"),
+        ({"accelerator": "NVIDIA"}, "use accelerator='cuda'"),
+    ],
+)
+def test_what_a_user_may_have_meant(arguments, hint):
+    with pytest.raises(accelkit.UnknownNameError) as caught:
+        accelkit.Runtime(**({"accelerator": "cpu"} | arguments))
+    assert caught.value.hint.startswith(hint)
+
+
+def test_the_index_of_a_device_is_separate(error_text):
+    with pytest.raises(accelkit.UnknownNameError) as caught:
+        accelkit.device("fake_xpu:1")
+    assert "accelkit.device('fake_xpu', 1)" in caught.value.hint
+    assert caught.value == error_text

@@ -176,6 +176,29 @@ def test_auto_warns_once_of_what_is_there_and_broken(plugin_site, error_text):
     assert select().accelerator.name == "cpu", "a second warning would be an error here"
 
 
+def test_auto_warns_once_of_a_name_that_two_plugins_claim(plugin_site, error_text):
+    install(plugin_site, "some")
+    assert select().accelerator.name == "some"
+    source = CLASS.format(probe="return Availability.usable('it is here')", attributes="")
+    plugin_site.install("vendor-twin", source, accelerators={"some": "Some"})
+    with pytest.warns(RuntimeWarning) as caught:
+        decision = select().decision
+    assert decision.chosen == "cpu"
+    assert decision.notes == ("auto ignored some (conflict); no other accelerator is available on this machine",)
+    (warning,) = caught
+    for part in ("vendor-some==1.0", "vendor-twin==1.0", "select vendor-some:some or vendor-twin:some"):
+        assert part in str(warning.message)
+    assert warning == error_text
+    assert select().accelerator.name == "cpu", "a second warning would be an error here"
+
+
+def test_auto_warns_of_an_incompatible_plugin(plugin_site, error_text):
+    install(plugin_site, "some", requires=["torch>=99"])
+    with pytest.warns(RuntimeWarning, match="ignores the incompatible accelerator 'some'") as caught:
+        assert select().accelerator.name == "cpu"
+    assert caught[0] == error_text
+
+
 def test_gpu_says_which(monkeypatch, error_text):
     with pytest.raises(accelkit.UnavailableError) as caught:
         select("gpu")

@@ -216,7 +216,7 @@ def test_without_accelkit_and_without_cookiecutter(tmp_path):
     assert modules <= set(sys.stdlib_module_names)
     code = "import sys; sys.modules['cookiecutter'] = None; from accelkit.cli import main; main(['new', '--no-input'])"
     answer = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert answer.returncode == 2
+    assert answer.returncode == 4
     assert "accelkit new needs the package cookiecutter" in answer.stderr
     assert "what to do: pip install 'accelkit[template]'" in answer.stderr
 

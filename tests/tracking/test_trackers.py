@@ -275,7 +275,7 @@ def test_a_tracker_without_its_package_says_how_to_install_it(error_text):
     class Elsewhere(Recorder):
         name, package, module = "elsewhere", "elsewhere-client", "no_such_module_elsewhere"
 
-    with pytest.raises(accelkit.UsageError) as caught:
+    with pytest.raises(accelkit.UnavailableError) as caught:
         runtime(Elsewhere())
     assert caught.value.hint == "pip install elsewhere-client"
     assert caught.value == error_text

@@ -47,14 +47,14 @@ class TorchDeviceAccelerator(Accelerator):
         return Availability.usable(f"whether torch supports {cls.device_type} is checked when it is first used")
 
     def load(self) -> None:
-        """Import the package that adds the device to torch, then check that torch knows the device type.
+        """Import the package that adds the device to torch, then check that torch has a device of this type.
 
         If ACCELKIT_IMPORT is set to ``MODULE``, the module is imported. If it is set to ``MODULE:FUNCTION``, the function is also called.
         If ACCELKIT_IMPORT is not set and torch does not have the device yet, the value of the device's ``torch.backends`` entry point is
         used in the same way.
 
         Raises:
-            UnavailableError: If torch does not know the device type.
+            UnavailableError: If torch does not know the device type, or finds no device of this type.
             UsageError: If the module does not have the named function.
         """
         source = os.environ.get(_VARIABLE, "")
@@ -71,6 +71,32 @@ class TorchDeviceAccelerator(Accelerator):
                 why=f"the device that is registered is {registered!r}" if registered else why,
                 hint=f"select it as torch:{registered}, or name another package" if registered else _hint(source, found),
             )
+        if why := self._absence(is_imported=bool(source)):
+            hint = "install the device's driver and a build of torch for it, and check the variables that limit which devices are visible"
+            raise UnavailableError(
+                f"this torch has no usable device of type {self.device_type!r}",
+                plugin=self.plugin,
+                why=why,
+                hint=hint if self._has_module() else _hint("", None),
+            )
+
+    def _absence(self, *, is_imported: bool) -> str:
+        """Return why there is no device of this type, or "" if there is one or if that is not known. Does not initialise the driver.
+
+        If a package was imported and registered no module ``torch.<device_type>``, the result is "", because the package is at fault.
+        """
+        import torch
+
+        if not self._has_module():
+            return "" if is_imported else f"torch {torch.__version__} knows the name of the device type, but does not have the device"
+        if hasattr(self.device_module, "device_count") and self.auto_device_count() == 0:
+            return f"torch.{self.device_type}.device_count() is 0 (torch {torch.__version__})"
+        return ""
+
+    def _has_module(self) -> bool:
+        import torch
+
+        return hasattr(torch, self.device_type)
 
     def _is_only_a_name(self) -> bool:
         """Return whether torch knows only the name of the device type, so that a package must still add the device.
@@ -78,9 +104,7 @@ class TorchDeviceAccelerator(Accelerator):
         For example, torch knows the names opencl and vulkan, but does not have these devices. The result is False if the
         module ``torch.<device_type>`` exists, or if the device has a ``torch.backends`` entry point whose module has been imported already.
         """
-        import torch
-
-        return not hasattr(torch, self.device_type) and self.backend.partition(":")[0] not in sys.modules
+        return not self._has_module() and self.backend.partition(":")[0] not in sys.modules
 
     def _objection(self) -> str:
         """Return the error message of ``torch.device(device_type)``, or "" if torch knows the device type."""

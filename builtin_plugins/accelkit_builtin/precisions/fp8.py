@@ -12,15 +12,16 @@ import dataclasses
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from accelkit import Accelerator, UnsupportedError, UsageError
+from accelkit import Accelerator, Availability, UnsupportedError, UsageError
+from accelkit_builtin.optional_package import OptionalPackage
 from accelkit_builtin.precisions.autocast import AutocastOptions, AutocastPrecision
 from accelkit_builtin.precisions.linear_layers import choose_linears
-from accelkit_builtin.precisions.optional_package import load_package
 
 if TYPE_CHECKING:
     import torch
 
 Recipe = Literal["tensorwise", "rowwise"]
+PACKAGE = OptionalPackage("torchao.float8", distribution="torchao", minimum="0.18", install="pip install 'accelkit[fp8]'")
 _MULTIPLE = 16  # float8 kernels require both dimensions of a weight to be multiples of this
 
 
@@ -64,6 +65,10 @@ class Float8(AutocastPrecision):
         if self.options.recipe not in get_args(Recipe):
             why = f"it must be one of {', '.join(get_args(Recipe))}"
             raise UsageError(f"Float8Options(recipe={self.options.recipe!r}) is invalid", why=why, hint="omit it to use the fastest recipe")
+
+    @classmethod
+    def probe(cls) -> Availability:
+        return PACKAGE.probe()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
         """Check that the device can compute in float8, by multiplying two small matrices.
@@ -129,5 +134,4 @@ class Float8(AutocastPrecision):
         layer.__class__ = AutocastFloat8Linear
 
     def _torchao(self) -> Any:
-        install = "pip install 'accelkit[fp8]'"
-        return load_package(self, "torchao.float8", distribution="torchao", minimum="0.18", install=install)
+        return PACKAGE.load(self)

@@ -14,14 +14,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, MutableMapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from accelkit import Accelerator, UnsupportedError, UsageError
+from accelkit import Accelerator, Availability, UnsupportedError, UsageError
+from accelkit_builtin.optional_package import OptionalPackage
 from accelkit_builtin.precisions.linear_layers import choose_linears
-from accelkit_builtin.precisions.optional_package import load_package
 from accelkit_builtin.precisions.true_precision import NarrowPrecision
 
 if TYPE_CHECKING:
     import torch
 
+PACKAGE = OptionalPackage("bitsandbytes", distribution="bitsandbytes", minimum="0.50", install="pip install 'accelkit[bitsandbytes]'")
 ComputeDtype = Literal["bfloat16", "float16", "float32"]
 
 
@@ -53,6 +54,10 @@ class QuantizedPrecision(NarrowPrecision):
 
         found: torch.dtype = getattr(torch, self._dtype_name)
         return found
+
+    @classmethod
+    def probe(cls) -> Availability:
+        return PACKAGE.probe()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
         """Check that bitsandbytes supports the device, by quantising a small layer there and calling the layer.
@@ -147,8 +152,7 @@ class QuantizedPrecision(NarrowPrecision):
         layer.register_load_state_dict_pre_hook(functools.partial(_loading, self))
 
     def _package(self) -> Any:
-        install = "pip install 'accelkit[bitsandbytes]'"
-        package = load_package(self, "bitsandbytes", distribution="bitsandbytes", minimum="0.50", install=install)
+        package = PACKAGE.load(self)
         logger = logging.getLogger("bitsandbytes.autograd._functions")
         if _is_news not in logger.filters:
             logger.addFilter(_is_news)

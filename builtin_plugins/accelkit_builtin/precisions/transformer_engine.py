@@ -11,14 +11,20 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from accelkit import Accelerator, UnsupportedError
+from accelkit import Accelerator, Availability, UnsupportedError
+from accelkit_builtin.optional_package import OptionalPackage
 from accelkit_builtin.precisions.linear_layers import choose_linears, is_ignored
-from accelkit_builtin.precisions.optional_package import load_package
 from accelkit_builtin.precisions.true_precision import NarrowPrecision
 
 if TYPE_CHECKING:
     import torch
 
+PACKAGE = OptionalPackage(
+    "transformer_engine.pytorch",
+    distribution="transformer-engine",
+    minimum="2.10",
+    install="pip install --no-build-isolation 'transformer-engine[pytorch]'",
+)
 _MULTIPLE = 16  # Transformer Engine's float8 kernels require both dimensions of a weight to be multiples of this
 
 
@@ -50,6 +56,10 @@ class TransformerEngine(NarrowPrecision):
 
     def __init__(self, options: TransformerEngineOptions | None = None) -> None:
         self.options = options or TransformerEngineOptions()
+
+    @classmethod
+    def probe(cls) -> Availability:
+        return PACKAGE.probe()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
         """Check that Transformer Engine can compute in float8 on this GPU. The check initialises CUDA.
@@ -113,8 +123,7 @@ class TransformerEngine(NarrowPrecision):
         return te.Linear, te.LayerNormLinear, te.LayerNormMLP, te.TransformerLayer
 
     def _package(self) -> Any:
-        install = "pip install --no-build-isolation 'transformer-engine[pytorch]'"
-        return load_package(self, "transformer_engine.pytorch", distribution="transformer-engine", minimum="2.10", install=install)
+        return PACKAGE.load(self)
 
 
 def _with_parameters_of(layer: torch.nn.Module, made: Any) -> torch.nn.Module:

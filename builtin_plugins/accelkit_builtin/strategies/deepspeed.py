@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from accelkit import (
     Accelerator,
     AccelkitError,
+    Availability,
     ContradictionError,
     EngineSettings,
     EngineStrategy,
@@ -29,7 +30,7 @@ from accelkit_builtin.precisions.p16_mixed import Float16Mixed
 from accelkit_builtin.strategies import deepspeed_checkpoint
 from accelkit_builtin.strategies.deepspeed_config import DeepSpeedOptions, configuration
 from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
-from accelkit_builtin.strategies.deepspeed_package import check_package, initialize, load
+from accelkit_builtin.strategies.deepspeed_package import PACKAGE, check_package, initialize, load
 from accelkit_builtin.strategies.options import checked_options
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ class DeepSpeedStrategy(EngineStrategy):
         )
         self._held: weakref.ref[Any] | None = None
         self._clipping: tuple[float, torch.Tensor] | None = None
+
+    @classmethod
+    def probe(cls) -> Availability:
+        return PACKAGE.probe()
 
     def check(self, accelerator: Accelerator) -> None:
         """Check that DeepSpeed is installed, is new enough, and can use this accelerator. The check does not import DeepSpeed.

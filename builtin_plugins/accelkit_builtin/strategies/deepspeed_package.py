@@ -8,8 +8,7 @@ sets ``log_level``. Neither importing deepspeed nor creating an engine installs 
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
-import importlib.util
+import dataclasses
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -23,11 +22,13 @@ from accelkit.bridges.deepspeed import (
     variables_restored,
     without_compiling,
 )
+from accelkit_builtin.optional_package import OptionalPackage
 
 if TYPE_CHECKING:
     import torch
 
-MINIMUM = "0.19.8"  # this version supports managed_gradient_accumulation=false in every stage
+# The oldest supported version is the first one that supports managed_gradient_accumulation=false in every stage.
+PACKAGE = OptionalPackage("deepspeed", distribution="deepspeed", minimum="0.19.8", install="pip install 'accelkit[deepspeed]'")
 
 
 def check_package(accelerator: Accelerator, plugin: str) -> None:
@@ -42,23 +43,12 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
         UnsupportedError: If DeepSpeed does not know the device type, and ``accelkit.bridges.deepspeed`` does not support the accelerator.
         ContradictionError: If DS_ACCELERATOR names another device.
     """
-    device_type = accelerator.device_type
-    line = "pip install 'accelkit[deepspeed]'"
+    device_type, line = accelerator.device_type, PACKAGE.install
     if device_type == "cpu":
         line = "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed"
-    specification = importlib.util.find_spec("deepspeed")
-    if specification is None or not specification.submodule_search_locations:
-        why = "the package deepspeed is not installed"
-        raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=why, hint=line)
-    from packaging.version import Version
-
-    try:
-        version = importlib.metadata.version("deepspeed")
-    except importlib.metadata.PackageNotFoundError:
-        version = ""  # it is imported from its sources, without metadata
-    if version and Version(version) < Version(MINIMUM):
-        why = f"deepspeed {version} is installed, but {MINIMUM} or newer is needed"
-        raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=why, hint=f"{line} --upgrade")
+    answer = dataclasses.replace(PACKAGE, install=line).probe()
+    if not answer.is_usable:
+        raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=answer.reason, hint=answer.hint)
     check_accelerator(accelerator)
     requested = os.environ.get("DS_ACCELERATOR")
     if requested and requested != device_type:

@@ -178,11 +178,11 @@ def require_packages() -> None:
     Without this check, the tests that need a missing package would have the result ``unsupported``.
 
     Raises:
-        UsageError: If a package is missing.
+        UnavailableError: If a package is missing.
     """
     if missing := [name for name in ("expecttest", "numpy") if importlib.util.find_spec(name) is None]:
         them = "it" if len(missing) == 1 else "them"
-        raise UsageError(
+        raise UnavailableError(
             f"the tests of accelerators cannot be run without {' and '.join(missing)}",
             why=f"torch's database of operators needs {them}, and accelkit was installed without the extra 'conformance'",
             hint="pip install 'accelkit[conformance]'",

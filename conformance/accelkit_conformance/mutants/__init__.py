@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from types import ModuleType
 
-from accelkit import PluginRecord, UnsupportedError, UsageError
+from accelkit import PluginRecord, UnavailableError, UsageError
 from accelkit_conformance.checks import AREAS
 
 _MODULES = (
@@ -134,12 +134,12 @@ def all_mutants() -> list[Mutant]:
     """Return all mutants, grouped by module, in the order in which each module defines them.
 
     Raises:
-        UnsupportedError: If accelkit-fake-xpu is not installed.
+        UnavailableError: If accelkit-fake-xpu is not installed.
     """
     try:
         modules = [importlib.import_module(f"{__name__}.{name}") for name in _MODULES]
     except ModuleNotFoundError as error:
-        raise UnsupportedError(
+        raise UnavailableError(
             "the mutants are built on the fake XPU, which is not installed", why=str(error), hint="pip install accelkit-fake-xpu"
         ) from error
     found = [value.mutant for module in modules for value in vars(module).values() if _is_defined_in(value, module)]

@@ -37,6 +37,10 @@ class _Main(LazyGroup):
     The error goes to standard error. If the command prints JSON to standard output, the error also goes to standard output, as JSON.
     """
 
+    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:
+        with reporting_errors(lambda: False):  # --help and --version print here
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         with reporting_errors(lambda: is_json_printed(ctx)):
             return super().invoke(ctx)

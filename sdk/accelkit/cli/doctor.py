@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from accelkit.specs.finding import Finding
 from accelkit.types import Availability, PluginRecord
 
 _FAULTS = ("broken", "incompatible", "conflict")
+_BLOCK = 4096
 _OF_STYLE = ("documented",)  # rules that matter only to vendors; a user who installed the plugin need not act
 
 Mistakes = Mapping[PluginRecord, Sequence[Finding]]
@@ -152,16 +154,17 @@ def _or_without_backends() -> str:
 
 
 def _cache() -> Availability:
+    """Check that a file can be written into the cache folder. A temporary file is written, because the disk may be full."""
     try:
         folder = private_folder(verdict_cache.cache_folder())
-        writable = os.access(folder, os.W_OK)
-        reason = f"{folder} is read-only"
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(bytes(_BLOCK))
     except UntrustedFileError as error:
         return Availability.broken(f"{error.what}: {error.why}", error.hint)
     except (OSError, RuntimeError) as error:
-        writable, reason = False, str(error)
-    hint = "set ACCELKIT_CACHE_DIR to a writable folder; without a cache, plugins are tested again each time"
-    return Availability.usable(str(folder)) if writable else Availability.broken(reason, hint)
+        hint = "make room in it, or set ACCELKIT_CACHE_DIR to a writable folder; without a cache, plugins are tested again each time"
+        return Availability.broken(f"no file can be written into the cache folder: {error}", hint)
+    return Availability.usable(str(folder))
 
 
 def _findings(rows: list[Row], checks: dict[str, Availability], mistakes: Mistakes, is_named: bool) -> list[str]:

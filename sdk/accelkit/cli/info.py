@@ -40,7 +40,7 @@ def command(context: click.Context, name: str | None, kind: Kind | None, old: st
         hint = "accelkit list shows the names of all plugins; only with --spec-diff OLD can NAME be omitted"
         raise UsageError("accelkit info needs the NAME of a plugin", hint=hint)
     record = _find(name, kind)
-    verdicts = {record: probing.ask(record, is_trial=True)} if record.status == "available" else {}
+    verdicts = {record: probing.ask(record, is_trial=record.name != GENERIC)} if record.status == "available" else {}
     (row,) = rows_of([record], verdicts)
     if is_json:
         verdict = row.verdict.as_dict() if row.verdict else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import math
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from accelkit.selection.request import AUTO
 from accelkit.specs.process_group import read_seconds
 
 _MAIN_PORT = 12910
+_INTERPRETER = re.compile(r"python[\d.]*(\.exe)?")
 
 
 def _positive(context: click.Context, parameter: click.Parameter, value: float) -> float:
@@ -200,6 +202,12 @@ def _threads(count: int, environ: dict[str, str]) -> str:
 
 def _check_program(program: Program) -> None:
     if not program.is_module:
+        if _INTERPRETER.fullmatch(os.path.basename(program.name)):
+            raise UsageError(
+                f"{program.name} is not a program for accelkit launch",
+                why="accelkit launch runs the script with the Python interpreter that runs accelkit",
+                hint=f"leave out {program.name}, as in accelkit launch train.py or accelkit launch -m package.module",
+            )
         if not os.path.exists(program.name):
             raise UsageError(
                 f"the file {program.name} does not exist", why=f"the current directory is {os.getcwd()}", hint="use -m to run a module"

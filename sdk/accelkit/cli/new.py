@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from accelkit.cli.output import say
-from accelkit.errors import UsageError
+from accelkit.errors import UnavailableError, UsageError
 
 _PACKAGE = Path(__file__).parents[1]
 _PLACES = (_PACKAGE / "template", _PACKAGE.parents[1] / "templates" / "accelerator_plugin")  # in a wheel, in a source tree
@@ -110,13 +110,15 @@ def _context(template: Path, given: Mapping[str, str], *, no_input: bool) -> dic
     earlier answers. If ``no_input`` is True, the user is not asked, and the defaults are used.
 
     Raises:
-        UsageError: If cookiecutter is not installed, or if the user enters a value with braces.
+        UnavailableError: If cookiecutter is not installed.
+        UsageError: If the user enters a value with braces.
     """
     try:
         from cookiecutter.generate import generate_context
         from cookiecutter.prompt import prompt_for_config, read_user_variable
     except ImportError as error:
-        raise UsageError("accelkit new needs the package cookiecutter", why=str(error), hint="pip install 'accelkit[template]'") from error
+        hint = "pip install 'accelkit[template]'"
+        raise UnavailableError("accelkit new needs the package cookiecutter", why=str(error), hint=hint) from error
     file, answers = template / "cookiecutter.json", dict(given)
 
     def with_defaults() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ _GOOD, _NEITHER, _BAD = "green", "yellow", "red"
 _STYLES = dict.fromkeys(("available", "ok", "chosen", "usable"), _GOOD) | dict.fromkeys(
     ("unavailable", "absent", "disabled", "refused"), _NEITHER
 )
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a write to a file that is open already
 _WIDE = 140
 _WIDEST = 200  # a longer cell does not widen its column; it only shifts the rest of its own row
 
@@ -55,18 +57,33 @@ def reporting_errors(is_json: Callable[[], bool]) -> Iterator[None]:
     """If the ``with`` block raises an AccelkitError, print the error to standard error, and exit with the error's exit code.
 
     ``is_json`` is called after the error. If it returns True, the error is also printed as JSON to standard output. A BrokenPipeError ends
-    the command with exit code 0.
+    the command with exit code 0. If the output cannot be written for another reason, such as a full disk, the exit code is 1.
     """
     try:
-        yield
-    except AccelkitError as error:
-        if is_json():
-            print_json("error", {"error": type(error).__name__, **error.parts, "exit_code": error.exit_code})
-        say(f"accelkit: {error}")
-        raise click.exceptions.Exit(error.exit_code) from error
+        try:
+            yield
+        except AccelkitError as error:
+            if is_json():
+                print_json("error", {"error": type(error).__name__, **error.parts, "exit_code": error.exit_code})
+            say(f"accelkit: {error}")
+            raise click.exceptions.Exit(error.exit_code) from error
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe (| head), which is not an error
+        _discard_output()  # the reader closed the pipe (| head), which is not an error
         raise click.exceptions.Exit(0) from None
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_output()
+        say(f"accelkit: could not write the output: {error.strerror}")
+        raise click.exceptions.Exit(1) from error
+
+
+def _discard_output() -> None:
+    """Make the process discard what it prints to standard output, so that it does not try to write it when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_for_people(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

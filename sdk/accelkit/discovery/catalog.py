@@ -191,7 +191,8 @@ def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:
             yield record.with_status("conflict", f"the name {record.name} is reserved for accelkit", hint)
         elif len(claims[key]) > 1:
             owners = f"{' and '.join(other.plugin for other in claims[key])} {'both' if len(claims[key]) == 2 else 'all'}"
-            hint = f"write {record.qualified_name}, or uninstall one of them"
+            names = " or ".join(other.qualified_name for other in claims[key])
+            hint = f"select {names}, or uninstall all but one of them"
             yield record.with_status("conflict", f"{owners} claim the name {record.name}", hint)
         else:
             yield record
@@ -218,7 +219,7 @@ def _refusal(record: PluginRecord) -> AccelkitError:
 
 def _unknown(kind: Kind, name: str) -> UnknownNameError:
     what = f"there is no {_KIND_NAMES.get(kind, kind)} named {name!r}"
-    if absent := device_table.not_offered(kind, name):
+    if absent := device_table.not_offered(kind, name.lower()):
         return UnknownNameError(what, why=absent[0], hint=absent[1])
     for record in plugins():
         if record.name == name:  # a precision where an accelerator belongs, for example
@@ -232,16 +233,31 @@ def _unknown(kind: Kind, name: str) -> UnknownNameError:
     names = sorted({record.name for record in plugins(kind)})
     if kind == "accelerator":
         names = sorted({*names, *device_table.aliases(), "auto"})
-    import difflib  # slow to import, and needed only for this error
-
     bare = name.rpartition(":")[2]
-    near = [known_name for known_name in names if known_name.startswith(bare)] or difflib.get_close_matches(bare, names, n=1)
+    near = _similar(device_table.canonical_name(kind, bare.lower()), names)
     variable = os.environ.get("ACCELKIT_PLUGINS")
     numbered, _, number = name.partition(":")
     if numbered in names and number.isdecimal():
-        hint = f"specify the index of the device separately: accelerator={numbered!r}, devices=[{number}]"
+        separate = f"accelerator={numbered!r}, devices=[{number}] in Runtime, or accelkit.device({numbered!r}, {number})"
+        hint = f"specify the index of the device separately: {separate}"
     else:
         known = f"known names are {', '.join(names)}" if names else "no names are known"
         hint = f"did you mean {near[0]!r}?" if near else f"{known}; install the package of a plugin to add more"
     why = "no installed distribution provides it" + (f" (ACCELKIT_PLUGINS={variable})" if variable else "")
     return UnknownNameError(what, why=why, hint=hint)
+
+
+def _similar(wanted: str, names: Sequence[str]) -> list[str]:
+    """Return the names that a user who wrote ``wanted`` may have meant, the most likely one first. Upper and lower case do not matter.
+
+    Args:
+        wanted: What the user wrote, in lower case.
+        names: All names.
+    """
+    import difflib  # slow to import, and needed only for errors
+
+    lowered = {name.lower(): name for name in names}
+    if wanted in lowered:
+        return [lowered[wanted]]
+    near = [name for name in lowered if name.startswith(wanted)] or difflib.get_close_matches(wanted, lowered, n=1)
+    return [lowered[name] for name in near]

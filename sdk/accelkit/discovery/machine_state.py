@@ -48,7 +48,7 @@ def digest() -> str | None:
     except OSError:
         return None
     state = hashlib.sha256(repr((boot, os.getuid(), os.getgroups())).encode())
-    for part in (_variables(), _device_files(), _pci_devices(), _kernel_modules(), _installations()):
+    for part in (_variables(), _device_files(), _pci_devices(), _kernel_modules(), installations()):
         for line in part:
             state.update(line.encode("utf-8", "surrogateescape") + b"\0")
     return state.hexdigest()
@@ -83,7 +83,7 @@ def _kernel_modules() -> Iterator[str]:
         yield from sorted(line.split()[0] for line in Path("/proc/modules").read_text("utf-8").splitlines())
 
 
-def _installations() -> Iterator[str]:
+def installations() -> Iterator[str]:
     """Yield the path and the modification time of the linker's cache, each package folder, and each folder in LD_LIBRARY_PATH.
 
     Package folders are the folders in ``sys.path`` that are named ``site-packages`` or ``dist-packages``. The other folders in ``sys.path``

@@ -100,17 +100,18 @@ def _ask(record: PluginRecord, question: str, reached: Reached) -> dict[str, Any
 
 
 def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the plugin's class and, for an accelerator, call its probe. Does not import torch unless the plugin does.
+    """Import the plugin's class and call its probe, if plugins of this kind have one. Does not import torch unless the plugin does.
 
     Adds the class's description to ``facts`` and, for an accelerator, also ``is_simulated`` and ``device_type``.
     """
     reached("import")
     cls: Any = load_class(record)
     facts["description"] = (cls.__doc__ or "").strip().partition("\n")[0] if "__doc__" in vars(cls) else ""
-    if record.kind != "accelerator":
+    if record.kind in ("cluster", "hooks"):
         return Availability.usable()
-    facts["is_simulated"] = bool(cls.is_simulated)
-    facts["device_type"] = str(cls.device_type)
+    if record.kind == "accelerator":
+        facts["is_simulated"] = bool(cls.is_simulated)
+        facts["device_type"] = str(cls.device_type)
     reached("probe")
     return probe(cls, record)
 
@@ -164,7 +165,7 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
     """Import a plugin and check that it works. The checks depend on the kind of the plugin.
 
     An accelerator is probed. If it is usable, an instance of it is created, its ``build`` and ``load`` are called, and a small computation
-    is run on its device. A precision is only imported. For a plugin of any other kind, an instance is created; the methods of a hook plugin
+    is run on its device. A precision is only probed. For a plugin of any other kind, an instance is created; the methods of a hook plugin
     are also checked against their specifications.
 
     The import of a third-party plugin is checked for side effects.

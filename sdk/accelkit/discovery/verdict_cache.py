@@ -115,7 +115,7 @@ def recalled(records: Iterable[PluginRecord]) -> dict[PluginRecord, Verdict]:
     """Return a mapping from records to the verdicts cached by ``remember`` that are still valid.
 
     A verdict is not valid if the plugin, accelkit, Python, torch, the visible devices or ACCELKIT_IMPORT has changed since the verdict was
-    cached. A verdict on a built-in plugin is also not valid if it is more than an hour old.
+    cached. A verdict on a built-in plugin is also not valid if it is more than an hour old, or if a package was installed or removed.
     """
     now = time.time()
     return {
@@ -176,18 +176,19 @@ def _folder() -> Path:
     return cache_folder() / "verdicts"
 
 
-def _surroundings() -> tuple[object, ...]:
-    """Return the part of a cache key that is the same for all plugins.
+def _surroundings() -> tuple[tuple[object, ...], tuple[str, ...]]:
+    """Return the part of a cache key that is the same for all plugins, and the part that is added for built-in plugins.
 
-    It contains the version and the prefix of Python, the versions of accelkit and torch, the variables that limit which devices a process
-    sees, and the value of ACCELKIT_IMPORT.
+    The first part contains the version and the prefix of Python, the versions of accelkit and torch, the variables that limit which devices
+    a process sees, and the value of ACCELKIT_IMPORT. The second part changes if a package is installed or removed, because a built-in
+    plugin may need a package that accelkit does not require.
     """
     devices = (device_table.visible_devices_variables(os.environ), os.environ.get(IMPORT_VARIABLE, ""))
-    return (sys.version, sys.prefix, __version__, installed_version("torch"), *devices)
+    return (sys.version, sys.prefix, __version__, installed_version("torch"), *devices), tuple(machine_state.installations())
 
 
-def _file_name(record: PluginRecord, surroundings: tuple[object, ...], is_probe: bool) -> str:
+def _file_name(record: PluginRecord, surroundings: tuple[tuple[object, ...], tuple[str, ...]], is_probe: bool) -> str:
     installation = (record.kind, record.name, record.plugin, record.value, record.fingerprint)
-    key = (installation, surroundings, "probe") if is_probe else (installation, surroundings)
+    key = (installation, surroundings if record.is_builtin else surroundings[0], is_probe)
     digest = importlib.util.source_hash(repr(key).encode())  # hashlib takes 3 ms to import
     return f"{digest.hex()}.json"

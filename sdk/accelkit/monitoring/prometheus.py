@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from accelkit.errors import UsageError
+from accelkit.errors import UnavailableError, UsageError
 from accelkit.monitoring.monitor import Sample
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ class Exporter:
         port: The port to listen on. 0 selects a free port.
 
     Raises:
-        UsageError: If ``prometheus-client`` is not installed, or the server cannot listen on this address and port.
+        UnavailableError: If ``prometheus-client`` is not installed.
+        UsageError: If the server cannot listen on this address and port.
     """
 
     def __init__(self, accelerator: str, address: str, port: int) -> None:
@@ -36,7 +37,7 @@ class Exporter:
             from prometheus_client import CollectorRegistry, start_http_server
         except ModuleNotFoundError as error:
             hint = "pip install 'accelkit[prometheus]'"
-            raise UsageError("--prometheus needs the package prometheus-client", why=str(error), hint=hint) from error
+            raise UnavailableError("--prometheus needs the package prometheus-client", why=str(error), hint=hint) from error
         self._accelerator, self._sample = accelerator, Sample(0.0, {})
         registry = CollectorRegistry()
         registry.register(self)

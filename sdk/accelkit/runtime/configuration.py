@@ -16,7 +16,7 @@ import torch
 from accelkit.capabilities import Capabilities
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
-from accelkit.errors import ContradictionError, DevicesError, UnsupportedError, UsageError
+from accelkit.errors import ContradictionError, DevicesError, UnavailableError, UnsupportedError, UsageError
 from accelkit.job_types import ClusterDetection, Decision
 from accelkit.plugin_calls import call, checked
 from accelkit.plugin_manager import PluginManager, wrong_hook_result
@@ -212,6 +212,11 @@ def select_devices(accelerator: Accelerator, wanted: Devices | None, environment
     This is one device if no external launcher starts the processes, or if each process sees only its own device (as with ``srun
     --gpus-per-task=1``). Otherwise, it is one device for each process on this machine, or ``local_rank + 1`` devices if the number of
     processes is not known.
+
+    Raises:
+        DevicesError: If ``wanted`` is invalid or names a device that does not exist.
+        UnavailableError: If one device is needed, but the accelerator has none.
+        ContradictionError: If there are more processes on this machine than devices.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)
@@ -224,6 +229,10 @@ def select_devices(accelerator: Accelerator, wanted: Devices | None, environment
     try:
         return _indices(accelerator, started)
     except DevicesError as error:
+        if started == 1:
+            what = f"the accelerator {accelerator.name!r} has no device that this process can use"
+            hint = f"run accelkit doctor {accelerator.name} for details, and check the variables that limit which devices are visible"
+            raise UnavailableError(what, plugin=accelerator.plugin, why=error.hint, hint=hint) from error
         raise ContradictionError(
             f"{started} processes were started on this machine, more than {accelerator.name} has devices",
             plugin=accelerator.plugin,

@@ -27,8 +27,8 @@ def device(name: str | Accelerator | None = None, index: int | None = None) -> t
             means the first device in ACCELKIT_DEVICES, or the first of all devices if ACCELKIT_DEVICES is not set.
 
     Raises:
-        UnknownNameError, UnavailableError, AmbiguousError, PluginError: If the accelerator cannot be used. The error says why, and what to
-            do.
+        UnknownNameError, UnavailableError, AmbiguousError, PluginError: If the accelerator cannot be used, for example because it has no
+            device. The error says why, and what to do.
         DevicesError: If there is no device with that index, or ACCELKIT_DEVICES is invalid.
         ContradictionError: If ``index`` is None, and more processes were started on this machine than the accelerator has devices.
         UnknownPlacementError: If ``index`` is None, and the local rank is not known before the processes join a process group.

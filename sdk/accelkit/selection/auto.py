@@ -42,7 +42,7 @@ def choose(*, is_fresh: bool = False) -> Choice:
     order = [name.strip() for name in os.environ.get(ORDER_VARIABLE, "").split(",") if name.strip()]
     records = [_in_order(name) for name in order] if order else [record for record in plugins("accelerator") if _is_candidate(record)]
     usable, candidates = _ask(records, is_fresh)
-    _warn_of_broken(candidates)
+    ignored = _warn_of_ignored(records, candidates)
     if order:
         if not usable:
             reasons = "; ".join(f"{c.name}: {c.reason or c.status}" for c in candidates)
@@ -60,7 +60,7 @@ def choose(*, is_fresh: bool = False) -> Choice:
             hint=f"select one with accelerator={names[0]!r} or ACCELKIT_ACCELERATOR={names[0]}, or set {ORDER_VARIABLE}={','.join(names)}",
         )
     chosen = hardware[0] if hardware else find("accelerator", host)
-    notes = [] if hardware else ["no other accelerator is available on this machine"]
+    notes = [] if hardware else [f"{ignored and f'auto ignored {ignored}; '}no other accelerator is available on this machine"]
     return chosen, _mark(candidates, chosen), notes
 
 
@@ -195,10 +195,27 @@ def warn_once(topic: str, text: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-def _warn_of_broken(candidates: Sequence[Candidate]) -> None:
-    """Warn about each accelerator that is broken. ``auto`` continues without it."""
-    for candidate in candidates:
+def _warn_of_ignored(records: Sequence[PluginRecord], candidates: Sequence[Candidate]) -> str:
+    """Warn about each accelerator without which ``auto`` continues although its device may be present, and return the names as text.
+
+    These are the accelerators that are broken or incompatible, and those whose name is in conflict. Plugins with the same problem, such as
+    two that claim one name, share a warning.
+    """
+    problems: dict[tuple[str, str, str, str], list[str]] = {}
+    for record, candidate in zip(records, candidates, strict=True):
         if candidate.status == "broken":
-            what = f"auto ignores the broken accelerator {candidate.name!r}"
-            error = BrokenPluginError(what, plugin=candidate.plugin, why=candidate.reason, hint=candidate.hint)
-            warn_once(f"{candidate.plugin}:{candidate.name}", str(error))
+            problem = ("broken", record.name, candidate.reason, candidate.hint)
+        elif record.status in ("broken", "incompatible", "conflict"):
+            problem = (record.status, record.name, record.reason, record.hint)
+        else:
+            continue
+        problems.setdefault(problem, []).append(record.plugin)
+    for (status, name, reason, hint), claimants in problems.items():
+        error = BrokenPluginError(
+            f"auto ignores the accelerator {name!r}" if status == "conflict" else f"auto ignores the {status} accelerator {name!r}",
+            plugin=", ".join(claimants),
+            why=reason,
+            hint=hint,
+        )
+        warn_once(f"{status} {name} {error.plugin}", str(error))
+    return ", ".join(f"{name} ({status})" for status, name, *_ in problems)

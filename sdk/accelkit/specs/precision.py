@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from accelkit.types import Availability
+
 if TYPE_CHECKING:
     import torch
 
@@ -34,6 +36,14 @@ class Precision:
 
     name: str = ""
     plugin: str = ""
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Return whether what the precision needs on this machine, such as a package, is installed. The default returns usable.
+
+        Called in a child process, by commands such as ``accelkit list``, and when a third-party plugin is tried. It must not import torch.
+        """
+        return Availability.usable()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
         """Prepare for computing on ``device``. The precision must not keep a reference to the accelerator.

@@ -29,6 +29,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from accelkit.errors import UnsupportedError
+from accelkit.types import Availability
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +64,14 @@ class Strategy:
 
     def __init__(self, device: torch.device | str | None = None) -> None:
         self.requested_device = device
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Return whether what the strategy needs on this machine, such as a package, is installed. The default returns usable.
+
+        Called in a child process, by commands such as ``accelkit list``, and when a third-party plugin is tried. It must not import torch.
+        """
+        return Availability.usable()
 
     def check(self, accelerator: Accelerator) -> None:
         """Check that this accelerator supports the strategy. Called by the constructor of a Runtime. Does not initialise the driver.

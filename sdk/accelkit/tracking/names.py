@@ -21,8 +21,9 @@ def trackers_of(given: Iterable[Any]) -> tuple[list[Tracker], tuple[Any, ...]]:
     """Return a tracker for each element of ``given``, and the objects that the user gets from ``rt.trackers``.
 
     Raises:
-        UsageError: If ``given`` is a string or is not iterable, if an element is not a function, a tracker object or the name of a tracker,
-            or if a package that a tracker needs is not installed.
+        UsageError: If ``given`` is a string or is not iterable, or if an element is not a function, a tracker object or the name of a
+            tracker.
+        UnavailableError: If a package that a tracker needs is not installed.
     """
     if isinstance(given, str):
         raise UsageError(f"trackers={given!r} is a string", why="a list is expected", hint=f"write trackers=[{given!r}]")

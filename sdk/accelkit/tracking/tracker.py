@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from accelkit.errors import UsageError
+from accelkit.errors import UnavailableError
 from accelkit.tracking.run_files import new_run_folder
 
 Scalar = bool | int | float | str
@@ -41,10 +41,10 @@ class Tracker(abc.ABC):
         """Check that the package is installed, without importing it. Called on every process when the Runtime is created.
 
         Raises:
-            UsageError: If the package is not installed.
+            UnavailableError: If the package is not installed.
         """
         if self.module and importlib.util.find_spec(self.module) is None:
-            raise UsageError(
+            raise UnavailableError(
                 f"the tracker {self.name!r} needs the package {self.package}",
                 why=f"the module {self.module} is not installed in this environment",
                 hint=f"pip install {self.package}",

@@ -38,7 +38,8 @@ class Trackers:
             the user gave, not the ``Tracker`` that wraps the object.
 
     Raises:
-        UsageError: On every process, if a tracker is unknown, or if its package is not installed.
+        UsageError: On every process, if a tracker is unknown.
+        UnavailableError: On every process, if the package of a tracker is not installed.
     """
 
     def __init__(self, given: Iterable[Any], ranks: Ranks, *, describe: Callable[[], Mapping[str, Any]]) -> None:
