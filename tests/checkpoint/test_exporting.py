@@ -144,3 +144,17 @@ def test_what_is_no_size_is_said(wrong, error_text):
 def test_a_process_that_writes_nothing_keeps_no_memory_for_the_gathered_tensors():
     placeholder = safetensors_export._gather(torch.ones(1000), is_wanted=False)
     assert placeholder.untyped_storage().nbytes() == 0
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_a_full_disk_is_not_blamed_on_the_format(rt, tmp_path, safe):
+    resource = pytest.importorskip("resource")
+    model = rt.prepare(nn.Linear(300, 300))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # a disk that is full after 10,000 bytes
+    try:
+        with pytest.raises(CheckpointError, match="could not be saved") as caught:
+            rt.save_model(model, tmp_path, safe_serialization=safe)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.hint == "check the free space and the permissions"

@@ -6,8 +6,10 @@ import contextlib
 import io
 import os
 import random
+import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -112,18 +114,27 @@ def test_trackers_are_closed_even_if_the_last_save_fails(tmp_path):
 
 
 PROGRAM = """
-import sys, torch, accelkit
+import atexit, sys, torch, accelkit
 rt = accelkit.Runtime(accelerator="cpu", strategy="single_device")
 rt.prepare(torch.nn.Linear(1500, 1500))
+atexit.register(print, "the last words")
 rt.save_state(sys.argv[1], is_async=True)
+"""
+IN_A_FUNCTION = f"""
+def main():
+{textwrap.indent(PROGRAM, "    ")}
+main()
 """
 
 
+@pytest.mark.parametrize("program", [PROGRAM, IN_A_FUNCTION], ids=["module", "function"])
 @pytest.mark.parametrize("ends", ["well", "fails"])
-def test_the_programs_end_waits(tmp_path, ends, error_text):
+def test_the_programs_end_waits(tmp_path, program, ends, error_text):
     if ends == "fails":
         (tmp_path / "LATEST.tmp").mkdir()
-    result = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=False)
+    assert result.returncode == int(ends == "fails"), "a scheduler sees that the last checkpoint is missing"
+    assert result.stdout == "the last words\n", "functions of the program that run at exit have run, and the output is flushed"
     if ends == "well":
         assert result.stderr == ""
         assert checkpoint.load(tmp_path)["model_0"]["weight"].shape == (1500, 1500)
@@ -139,6 +150,7 @@ def left(folder):
 
 def test_the_last_few_are_kept(tmp_path):
     rt = runtime()
+    rt.prepare(nn.Linear(2, 2))
     for _ in range(4):
         rt.save_state(tmp_path)
     rt.save_state(tmp_path, keep_last=2)
@@ -148,8 +160,8 @@ def test_the_last_few_are_kept(tmp_path):
     rt.save_state(tmp_path, is_async=True, keep_last=7)
     rt.wait_for_saves()
     assert left(tmp_path) == ["LATEST", "step-5", "step-6"]
-    for wrong in (0, -1, True):
-        with pytest.raises(UsageError, match=f"keep_last must be at least 1, got {wrong}"):
+    for wrong in (0, -1, True, "2", 1.5):
+        with pytest.raises(UsageError, match=f"keep_last must be a whole number of at least 1, got {wrong!r}"):
             rt.save_state(tmp_path, keep_last=wrong)
 
 
@@ -253,3 +265,111 @@ def test_the_oldest_checkpoints_are_removed_first(tmp_path, monkeypatch):
     monkeypatch.setattr(step_dirs, "_remove", lambda step: removed.append(step.name))
     step_dirs.keep_last(tmp_path, tmp_path / "step-10", 1)
     assert removed == ["step-0", "step-1", "step-2"]
+
+
+def test_without_a_prepared_object_there_is_nothing_to_save(tmp_path, error_text):
+    with pytest.raises(UsageError) as caught:
+        runtime().save_state(tmp_path)
+    assert caught.value == error_text
+    assert left(tmp_path) == []
+
+
+class Counter:
+    def __init__(self, **state):
+        self.state = {"count": 3} | state
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+def test_a_forgotten_model_is_noticed_once(tmp_path):
+    rt = runtime()
+    rt.register_for_checkpointing(Counter())
+    with pytest.warns(RuntimeWarning, match="will contain no model, because none was passed to rt.prepare") as caught:
+        rt.save_state(tmp_path)
+    assert [warning.filename for warning in caught] == [__file__]
+    rt.save_state(tmp_path)
+
+
+@pytest.mark.parametrize("thing", [nn.Linear(2, 2), nn.Identity(), Counter(deep=[{"weight": torch.ones(2)}])])
+def test_a_registered_model_is_no_forgotten_model(tmp_path, thing):
+    """A module, or an object with tensors of floats, such as one that holds the model and the optimizer."""
+    rt = runtime()
+    rt.register_for_checkpointing(Counter(), thing)
+    rt.save_state(tmp_path)
+
+
+def test_a_checkpoint_is_no_folder_of_checkpoints(tmp_path, error_text):
+    rt = runtime()
+    rt.prepare(nn.Linear(2, 2))
+    step = rt.save_state(tmp_path)
+    with pytest.raises(CheckpointError) as caught:
+        rt.save_state(step)
+    assert caught.value.hint == f"save to its parent folder, {tmp_path}"
+    assert caught.value == error_text
+    assert left(step) == ["data", "manifest.crc32", "manifest.json"]
+
+
+def test_the_hint_for_a_damaged_checkpoint_works_for_the_next_run(tmp_path):
+    rt = runtime()
+    rt.prepare(nn.Linear(2, 2))
+    for _ in range(3):
+        rt.save_state(tmp_path)
+    (tmp_path / "step-2" / "data" / "__0_0.distcp").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="step-2 is damaged") as caught:
+        rt.resume(tmp_path)
+    assert (
+        caught.value.hint
+        == f"remove the folder {tmp_path / 'step-2'}; rt.resume and rt.load_state of {tmp_path} then load {tmp_path / 'step-1'}"
+    )
+    shutil.rmtree(tmp_path / "step-2")
+    assert rt.resume(tmp_path)
+    assert rt.save_state(tmp_path) == tmp_path / "step-2"
+
+
+def test_resume_refuses_a_file_and_a_folder_whose_checkpoints_are_gone(tmp_path, error_text):
+    rt = runtime()
+    rt.prepare(nn.Linear(2, 2))
+    assert not rt.resume(tmp_path / "new")
+    assert not rt.resume(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="it is a file, and a checkpoint is a folder"):
+        rt.resume(tmp_path / "file")
+    shutil.rmtree(rt.save_state(tmp_path))
+    with pytest.raises(CheckpointError) as caught:
+        rt.resume(tmp_path)
+    assert caught.value == error_text
+    (tmp_path / "LATEST").unlink()
+    assert not rt.resume(tmp_path)
+
+
+@pytest.mark.parametrize("call", ["save_state", "load_state", "resume"])
+@pytest.mark.parametrize("wrong", ["", None, 3])
+def test_what_is_no_path_is_a_usage_error(tmp_path, monkeypatch, call, wrong):
+    monkeypatch.chdir(tmp_path)
+    rt = runtime()
+    rt.prepare(nn.Linear(2, 2))
+    with pytest.raises(UsageError, match=f"{wrong!r} is not a path"):
+        getattr(rt, call)(wrong)
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("when", ["before the files are written", "after the files are written"])
+def test_another_program_that_saves_to_the_folder_is_suspected(tmp_path, monkeypatch, when, error_text):
+    saving = checkpoint.Save(tmp_path, {"model_0": {"weight": torch.ones(2)}})
+    write = saving._write
+
+    def interrupted(*arguments):
+        if when.startswith("before"):
+            step_dirs.remove_leftovers(tmp_path)
+        written = write(*arguments)
+        step_dirs.remove_leftovers(tmp_path)
+        return written
+
+    monkeypatch.setattr(saving, "_write", interrupted)
+    with pytest.raises(CheckpointError) as caught:
+        saving.finish()
+    assert caught.value == error_text

@@ -19,6 +19,8 @@ import accelkit
 from accelkit import CheckpointError
 from accelkit.runtime.checkpoints import checkpoint
 
+pytestmark = pytest.mark.filterwarnings("ignore:the checkpoint will contain no model")
+
 
 class Colour(enum.Enum):
     RED = "red"

@@ -124,6 +124,7 @@ def test_registered_objects_are_saved_too(rt, tmp_path, error_text):
             self.count = state["count"]
 
     counter = Counter()
+    rt.prepare(nn.Linear(2, 2))
     rt.register_for_checkpointing(counter)
     counter.count = 3
     rt.save_state(tmp_path)
@@ -137,6 +138,7 @@ def test_registered_objects_are_saved_too(rt, tmp_path, error_text):
     assert caught.value == error_text
 
 
+@pytest.mark.filterwarnings("ignore:the checkpoint will contain no model")
 def test_a_position_in_an_epoch_of_a_loader_that_is_not_prepared_again_is_lost_with_a_warning(rt, tmp_path):
     loader = rt.prepare(DataLoader(TensorDataset(torch.zeros(6)), batch_size=2))
     finished = accelkit.Runtime(accelerator="cpu")
@@ -164,3 +166,46 @@ def test_save_is_whole_or_not_at_all(rt, tmp_path):
     rt.save({"a": torch.ones(2)}, tmp_path / "file.pt")
     assert torch.load(tmp_path / "file.pt")["a"].tolist() == [1, 1]
     assert [path.name for path in tmp_path.iterdir()] == ["file.pt"]
+
+
+def saved_optimizer(tmp_path, optimizer_class, scheduler=torch.optim.lr_scheduler.StepLR, **options):
+    rt = accelkit.Runtime(accelerator="cpu", **options)
+    model = nn.Linear(2, 2)
+    optimizer = optimizer_class(model.parameters(), lr=0.1)
+    return rt, rt.prepare(model, optimizer, scheduler(optimizer, 1))
+
+
+@pytest.mark.parametrize("loaded", [torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam, type("AdamW", (torch.optim.AdamW,), {})])
+@pytest.mark.parametrize("verify", ["full", "lazy"])
+def test_the_state_of_another_class_of_optimizer_is_refused(tmp_path, loaded, verify, error_text):
+    saved_optimizer(tmp_path, torch.optim.AdamW)[0].save_state(tmp_path)
+    rt, (model, _, _) = saved_optimizer(tmp_path, loaded)
+    before = model.weight.detach().clone()
+    with pytest.raises(accelkit.CheckpointError) as caught:
+        rt.load_state(tmp_path, verify=verify)
+    assert "optimizer_0" in caught.value.what
+    assert f"its class is {loaded.__module__}.{loaded.__name__}, " in caught.value.why
+    assert ".AdamW" in caught.value.why
+    assert torch.equal(model.weight, before)
+    if loaded is torch.optim.Adam:
+        assert caught.value == error_text
+
+
+def test_the_state_of_another_class_of_scheduler_is_refused(tmp_path):
+    saved_optimizer(tmp_path, torch.optim.AdamW)[0].save_state(tmp_path)
+    rt, _ = saved_optimizer(tmp_path, torch.optim.AdamW, torch.optim.lr_scheduler.CosineAnnealingLR)
+    with pytest.raises(accelkit.CheckpointError, match=r"scheduler_0 has another class than.*\n.*CosineAnnealingLR.*StepLR"):
+        rt.load_state(tmp_path)
+
+
+def test_the_class_that_prepare_gives_an_optimizer_is_the_users_class(tmp_path):
+    rt, (_, optimizer, _) = saved_optimizer(tmp_path, torch.optim.AdamW, gradient_accumulation_steps=2)
+    assert type(optimizer) is not torch.optim.AdamW
+    rt.save_state(tmp_path)
+    saved_optimizer(tmp_path, torch.optim.AdamW)[0].load_state(tmp_path)
+
+
+def test_a_class_of_the_program_may_move_to_another_module(tmp_path):
+    mine = type("Mine", (torch.optim.AdamW,), {"__module__": "__main__"})
+    saved_optimizer(tmp_path, mine)[0].save_state(tmp_path)
+    saved_optimizer(tmp_path, type("Mine", (torch.optim.AdamW,), {"__module__": "project.optimizers"}))[0].load_state(tmp_path)

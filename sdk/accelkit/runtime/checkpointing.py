@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,9 @@ import torch
 from accelkit.atomic_file import atomic_file
 from accelkit.errors import CheckpointError, CollectiveError, PrepareError, UsageError
 from accelkit.plugin_calls import call
-from accelkit.pytree import tree_map
+from accelkit.pytree import tree_leaves, tree_map
 from accelkit.runtime import seeding
-from accelkit.runtime.checkpoints.restoring import check_objects, restore, warn_of_lost_positions
+from accelkit.runtime.checkpoints.restoring import check_classes, check_objects, class_names, restore, warn_of_lost_positions
 from accelkit.runtime.checkpoints.state_dict_keys import state_of
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.preparation import PreparedObjects, user_module
@@ -65,6 +65,7 @@ class Checkpointing:
         self._plugin_manager = session.configuration.plugin_manager
         self._background: BackgroundSave | None = None
         self._unverified: UnverifiedTensors | None = None
+        self._has_warned = False
 
     def register(self, objects: Iterable[Any]) -> None:
         """See ``Runtime.register_for_checkpointing``."""
@@ -93,19 +94,26 @@ class Checkpointing:
         """See ``Runtime.save_state``."""
         from accelkit.runtime.checkpoints import checkpoint, engine_files  # torch.distributed.checkpoint is slow to import
 
-        if keep_last is not None and (isinstance(keep_last, bool) or keep_last < 1):
+        if keep_last is not None and (isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1):
             raise UsageError(
-                f"keep_last must be at least 1, got {keep_last!r}",
+                f"keep_last must be a whole number of at least 1, got {keep_last!r:.80}",
                 why="the checkpoint that is being saved is always kept",
                 hint="give 1 or more, or None to keep all checkpoints",
+            )
+        if self._objects.is_empty():
+            raise UsageError(
+                "there is nothing to save",
+                why="nothing was passed to rt.prepare or rt.register_for_checkpointing of this Runtime",
+                hint="call model, optimizer = rt.prepare(model, optimizer) before save_state",
             )
         if is_async and engine_files.saver_of(self._strategy):
             engine_files.refuse_background(self._strategy)
         self.wait_for_saves()
         ranks = self.ranks("save_state")
         self._verify_loaded(ranks)  # so that no damaged state is saved
-        parts, own = ranks.each(_failure("the state of an object could not be read"), self._states)
-        saving = checkpoint.Save(path, parts, per_rank=own, keep_last=keep_last, ranks=ranks, engines=self._engines())
+        parts, own, classes = ranks.each(_failure("the state of an object could not be read"), self._states)
+        saving = checkpoint.Save(path, parts, per_rank=own, keep_last=keep_last, ranks=ranks, engines=self._engines(), classes=classes)
+        self._warn_without_model(parts)
         if not is_async:
             self._finish(saving)
             return saving.path
@@ -163,13 +171,18 @@ class Checkpointing:
         self.wait_for_saves()
         ranks = self.ranks("load_state")
         targets = self._engines() | dict(self._saved_objects())
-        check_saver, copied = functools.partial(engine_files.check_saver, strategy=self._strategy), copied_kinds(targets)
+        classes, copied = class_names(targets), copied_kinds(targets)
+
+        def check_job(step: Path, manifest: Mapping[str, Any]) -> None:
+            engine_files.check_saver(step, next(iter(manifest["engines"].values()), ""), self._strategy)
+            check_classes(classes, manifest["classes"], step)
+
         unverified: UnverifiedTensors | None = None
         if verify == "lazy" and not is_sharded(targets) and not engine_files.saver_of(self._strategy):
-            source, parts, unverified = checkpoint.load_unverified(path, ranks=ranks, check_saver=check_saver, copied=copied)
+            source, parts, unverified = checkpoint.load_unverified(path, ranks=ranks, check_job=check_job, copied=copied)
         else:
             layout = layout_of(targets)
-            source, parts = checkpoint.load_with_source(path, layout=layout, ranks=ranks, check_saver=check_saver, copied=copied)
+            source, parts = checkpoint.load_with_source(path, layout=layout, ranks=ranks, check_job=check_job, copied=copied)
         ((origin, random_state),) = parts.pop("random_state").items()
         ((_, positions),) = parts.pop("loaders", {0: {}}).items()  # the first checkpoint format has no loaders
         ((_, tracking),) = parts.pop("trackers", {0: {}}).items()
@@ -276,12 +289,30 @@ class Checkpointing:
         for index, loader in enumerate(self._objects.loaders):
             yield f"loader_{index}", loader
 
-    def _states(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return two dicts: the states that all processes share, and the states that each process saves separately."""
-        shared = {name: state_of(thing) for name, thing in self._saved_objects()}
+    def _warn_without_model(self, parts: Mapping[str, Any]) -> None:
+        """Warn once, on the main process, if no model is saved. A registered object with tensors of floats may hold a model."""
+        has_module = any(isinstance(thing, torch.nn.Module) for thing in (*self._objects.modules, *self._objects.registered))
+        if has_module or self._has_warned or not self._rank_info.is_main_process:
+            return
+        states = [state for name, state in parts.items() if name.startswith("custom_")]
+        if any(isinstance(leaf, torch.Tensor) and leaf.is_floating_point() for leaf in tree_leaves(states)):
+            return
+        self._has_warned = True
+        warnings.warn(
+            "the checkpoint will contain no model, because none was passed to rt.prepare or rt.register_for_checkpointing. Pass the model "
+            "and the optimizer to rt.prepare before save_state; otherwise, the trained weights are lost",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def _states(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+        """Return the states that all processes share, the states that each process saves separately, and the result of ``class_names``."""
+        objects = dict(self._saved_objects())
+        shared = {name: state_of(thing) for name, thing in objects.items()}
         loaders = {name: loader.state_dict() for name, loader in self._saved_loaders()}
         random_state = seeding.capture(self._accelerator, self._session.device)
-        return shared, {"random_state": random_state, "loaders": loaders, "trackers": self._trackers.state()}
+        own = {"random_state": random_state, "loaders": loaders, "trackers": self._trackers.state()}
+        return shared, own, class_names(objects)
 
     def _finish(self, saving: Save) -> None:
         written = saving.finish()
@@ -305,6 +336,21 @@ class Checkpointing:
         seed = (drawn << 16 ^ index) % 2**63
         seeding.seed_host(seed)
         seeding.seed_device(seed, self._accelerator, self._session.device)
+
+
+def path_of(given: str | os.PathLike[str]) -> Path:
+    """Return a path that the user gave as a ``Path``.
+
+    Raises:
+        UsageError: If the path is empty, which would mean the current folder, or is not a path.
+    """
+    if isinstance(given, str | os.PathLike) and os.fspath(given):
+        return Path(given)
+    raise UsageError(
+        f"{given!r:.80} is not a path",
+        why="checkpoints and weights are saved to and loaded from a path that is a string or a pathlib.Path, and is not empty",
+        hint='give the name of a folder, such as "checkpoints"',
+    )
 
 
 def _failure(what: str) -> Any:

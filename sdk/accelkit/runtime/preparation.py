@@ -46,6 +46,10 @@ class PreparedObjects:
     loaders: list[PreparedLoader] = dataclasses.field(default_factory=list)
     registered: list[Any] = dataclasses.field(default_factory=list)
 
+    def is_empty(self) -> bool:
+        """Return whether nothing was prepared or registered."""
+        return not any(getattr(self, field.name) for field in dataclasses.fields(self))
+
     def clear(self) -> None:
         """Forget all objects."""
         for field in dataclasses.fields(self):

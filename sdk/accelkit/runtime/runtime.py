@@ -23,7 +23,7 @@ from accelkit.gc_pause import collector_paused
 from accelkit.job_types import Decision, RuntimeState
 from accelkit.plugin_calls import call
 from accelkit.runtime import batch_size, seeding
-from accelkit.runtime.checkpointing import Checkpointing
+from accelkit.runtime.checkpointing import Checkpointing, path_of
 from accelkit.runtime.collectives import verification
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.configuration import check_started, configure
@@ -676,18 +676,20 @@ class Runtime:
         Args:
             path: The folder that contains all checkpoints.
             is_async: Whether to copy everything to main memory, return, and let a thread write it. The next save, load, ``wait_for_saves``
-                or ``teardown`` waits for the thread and raises its error. If none follows, the program waits at exit and prints the error.
+                or ``teardown`` waits for the thread and raises its error. If none follows, the program waits at exit. If the save failed,
+                it prints the error and ends with status 1.
             keep_last: The number of checkpoints to keep, including the new one. Older checkpoints are removed once the new one is durable.
 
         Returns:
             The folder ``path/step-N``, where N counts checkpoints. With ``is_async``, it may not exist yet. Once it exists, it is durable.
 
         Raises:
-            CheckpointError: On every process, if a value has a type that cannot be loaded safely, if writing fails, or if a process dies.
-            UsageError: If ``keep_last`` is less than 1.
+            CheckpointError: On every process, if a value has a type that cannot be loaded safely, if writing fails, if a process dies, or
+                if ``path`` is itself a checkpoint.
+            UsageError: If nothing was prepared or registered, ``path`` is not a path, or ``keep_last`` is not a whole number of at least 1.
             UnsupportedError: If ``is_async`` is True and the strategy saves its engine itself, as ``deepspeed`` does.
         """
-        return self._checkpointing.save_state(Path(path), is_async=is_async, keep_last=keep_last)
+        return self._checkpointing.save_state(path_of(path), is_async=is_async, keep_last=keep_last)
 
     def wait_for_saves(self) -> None:
         """Wait until no save is running in the background.
@@ -718,14 +720,14 @@ class Runtime:
                 may have been restored if an object rejected its state or if ``verify`` is ``lazy``. Otherwise, nothing has been restored.
             UsageError: If ``verify`` is neither ``full`` nor ``lazy``.
         """
-        self._checkpointing.load_state(Path(path), verify)
+        self._checkpointing.load_state(path_of(path), verify)
 
     def save(self, obj: Any, f: str | Path) -> None:
         """Call ``torch.save`` on the local main process of each machine. Other processes do nothing. The file is replaced atomically.
 
         Tensors that have no data pointer, as on XLA, are saved as host tensors, so that they can be loaded without the device.
         """
-        self._checkpointing.save(obj, Path(f))
+        self._checkpointing.save(obj, path_of(f))
 
     def get_state_dict(self, model: torch.nn.Module, unwrap: bool = True) -> dict[str, Any]:
         """Return the state dict of a prepared model. All processes call this; if one does not, CheckpointError is raised.
@@ -758,7 +760,7 @@ class Runtime:
             CheckpointError: On every process, if the files cannot be written.
             UsageError: If ``max_shard_size`` is not a valid size.
         """
-        self._checkpointing.save_model(model, Path(save_directory), max_shard_size, safe_serialization)
+        self._checkpointing.save_model(model, path_of(save_directory), max_shard_size, safe_serialization)
 
     # -- experiment tracking -------------------------------------------------------------------------------------------
 
@@ -839,10 +841,11 @@ class Runtime:
             Whether a checkpoint was loaded. The result is the same on all processes.
 
         Raises:
-            CheckpointError: If ``path`` cannot be read, or in the cases that ``load_state`` describes.
+            CheckpointError: If ``path`` is a file or cannot be read, if its checkpoints were removed but the file LATEST was not, or in the
+                cases that ``load_state`` describes.
         """
         self.watch_preemption()
-        if not self._checkpointing.has_checkpoint(Path(path)):
+        if not self._checkpointing.has_checkpoint(path_of(path)):
             return False
         self.load_state(path, verify=verify)
         return True

@@ -1,11 +1,15 @@
-"""Save in a background thread. The program waits for this thread before it exits."""
+"""Save in a background thread. The program waits for this thread before it exits.
+
+If the last save of a program has failed and nothing has raised its error, the error is printed when the program exits, and the exit status
+is 1, so that a scheduler does not take the job as successful.
+"""
 
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 
 from accelkit.errors import CheckpointError
@@ -14,13 +18,12 @@ from accelkit.errors import CheckpointError
 class BackgroundSave:
     """A thread that runs one save at a time.
 
-    If a save fails, the next ``wait`` raises the error. If the program exits without calling ``wait``, the error is printed.
+    If a save fails, the next ``wait`` raises the error.
     """
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        atexit.register(_report, weakref.ref(self))
 
     def start(self, work: Callable[[], object]) -> None:
         """Run ``work`` in a thread. The caller must call ``wait`` first, so that no other save is running."""
@@ -38,6 +41,7 @@ class BackgroundSave:
             self._thread.join()
             self._thread = None
         error, self._error = self._error, None
+        _failed.discard(self)
         if isinstance(error, CheckpointError):
             raise CheckpointError(
                 error.what, why=error.why, hint=error.hint
@@ -53,10 +57,32 @@ class BackgroundSave:
             work()
         except BaseException as error:  # wait() raises this error in the thread that calls it
             self._error = error
+            _failed.add(self)
 
 
-def _report(reference: weakref.ref[BackgroundSave]) -> None:
-    save = reference()
-    if save is not None and save._error is not None:
+_failed: set[BackgroundSave] = set()
+
+
+@atexit.register
+def _report() -> None:
+    for save in _failed:
         text = f"accelkit: the last checkpoint could not be saved, and the program ended without waiting for it\n{save._error}"
         print(text, file=sys.stderr)  # noqa: T201 # no code is left that could raise the error
+
+
+class _ExitStatus:
+    """Ends the process with status 1 when Python deletes the global variables of this module, if a save has failed.
+
+    Python cannot change the exit status any more once it waits for threads. It deletes the variables at the very end, after all ``atexit``
+    functions have run and the standard streams have been flushed, so ``os._exit`` leaves nothing undone that Python guarantees.
+    """
+
+    def __init__(self) -> None:
+        self._failed, self._is_ending, self._exit = _failed, sys.is_finalizing, os._exit
+
+    def __del__(self) -> None:
+        if self._failed and self._is_ending():
+            self._exit(1)
+
+
+_exit_status = _ExitStatus()

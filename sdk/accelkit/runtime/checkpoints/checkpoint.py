@@ -34,6 +34,8 @@ from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, FORMAT_WITH_ENGI
 from accelkit.runtime.checkpoints.state_codec import Encoder
 from accelkit.runtime.checkpoints.step_dirs import LATEST, find
 
+_FOLDER_OF_THE_JOB = "save to a folder that all machines of the job share, and to which no other program saves at the same time"
+
 __all__ = ["Save", "find", "load", "load_unverified", "load_with_source", "save"]
 
 
@@ -77,6 +79,7 @@ class Save:
     Args:
         root, parts, step, per_rank, keep_last, ranks: See the docstring of the function ``save``, which also lists the errors.
         engines: The engines to save, by name (``engine_0``).
+        classes: The names of the classes of optimizers and schedulers, by the name of the part. The manifest records them.
     """
 
     def __init__(
@@ -89,14 +92,15 @@ class Save:
         keep_last: int | None = None,
         ranks: Ranks | None = None,
         engines: Mapping[str, Engine] | None = None,
+        classes: Mapping[str, str] | None = None,
     ) -> None:
         self._root, self._objects, self._own, self._keep_last = root, list(parts), dict(per_rank or {}), keep_last
-        self._engines = dict(engines or {})
+        self._engines, self._classes = dict(engines or {}), dict(classes or {})
         self._ranks = ranks or Ranks()
-        self._number, self._has_own_index = self._ranks.through_main(
+        self._number, self._has_own_index, self._main_root = self._ranks.through_main(
             self._blame,
             lambda: self._encode(parts),
-            lambda layouts: [(self._prepare(step), shard_layout.has_large_index(layouts))] * self._ranks.size,
+            lambda layouts: [(self._prepare(step), shard_layout.has_large_index(layouts), root.absolute())] * self._ranks.size,
         )
         self.path, self._temporary = root / f"step-{self._number}", root / f"step-{self._number}.tmp"
 
@@ -137,8 +141,14 @@ class Save:
         If ``step`` is None, the number is one more than the highest number of an existing step, or 0 if there is no step.
 
         Raises:
-            CheckpointError: If the step already exists.
+            CheckpointError: If the step already exists, or if the folder is itself a step.
         """
+        if (self._root / step_dirs.MANIFEST).exists():
+            raise CheckpointError(
+                f"no checkpoint can be saved into {self._root}",
+                why="this folder is itself a checkpoint; loading it would always restore this one, and never one that is saved into it",
+                hint=f"save to its parent folder, {os.path.normpath(self._root / '..')}",
+            )
         self._root.mkdir(parents=True, exist_ok=True)
         number = max(step_dirs.numbers(self._root), default=-1) + 1 if step is None else step
         final, temporary = self._root / f"step-{number}", self._root / f"step-{number}.tmp"
@@ -153,12 +163,12 @@ class Save:
             with contextlib.suppress(OSError):
                 os.listdir(self._root)  # opening a folder makes a network file system refresh it
             if not (self._temporary / DATA).is_dir():
+                step_dirs.check_same_folder(self._root, self._main_root, self._ranks.rank)
                 raise self._not_shared(f"this process cannot see {self._temporary / DATA}, which rank 0 created")
         return self._writer.plan(self._temporary / DATA)
 
     def _not_shared(self, why: str) -> CheckpointError:
-        hint = "save to a folder that all machines of the job share"
-        return CheckpointError(f"a checkpoint could not be saved under {self._root}", why=why, hint=hint)
+        return CheckpointError(f"a checkpoint could not be saved under {self._root}", why=why, hint=_FOLDER_OF_THE_JOB)
 
     def _write(self, plan: Any, of_engines: dict[str, dict[str, int]]) -> tuple[Any, dict[str, Any]]:
         results, checksums = self._writer.write(plan)
@@ -188,7 +198,8 @@ class Save:
         for rank, (_, names) in enumerate(written):
             for name, expected in names.items():
                 if not (temporary / name).is_file() or (temporary / name).stat().st_size != expected["bytes"]:
-                    raise self._not_shared(f"rank 0 cannot see the file {temporary / name} that rank {rank} wrote")
+                    cause = "" if rank else "; another program that saves to this folder may have removed it"
+                    raise self._not_shared(f"rank 0 cannot see the file {temporary / name} that rank {rank} wrote{cause}")
         self._writer.finish([results for results, _ in written])
         entries = {name: entry for _, names in written for name, entry in names.items()}
         files = {name: {"bytes": entry["bytes"], "crc32": entry["crc32"]} for name, entry in entries.items()}
@@ -201,6 +212,7 @@ class Save:
             "world_size": self._ranks.size,
             "data_parallel_size": self._ranks.num_shares,
             "objects": self._objects,
+            "classes": self._classes,
             "per_rank": list(self._own),
             "files": files,
             "blocks": {name: entry["blocks"] for name, entry in entries.items() if "blocks" in entry},
@@ -224,5 +236,7 @@ class Save:
         return CheckpointError(
             f"a checkpoint could not be saved under {self._root}",
             why=f"{type(cause).__name__}: {cause}",
-            hint="check the free space and the permissions; earlier checkpoints are unchanged",
+            hint=_FOLDER_OF_THE_JOB
+            if isinstance(cause, FileNotFoundError)  # the folder of the step, which rank 0 has created, is gone
+            else "check the free space and the permissions; earlier checkpoints are unchanged",
         )

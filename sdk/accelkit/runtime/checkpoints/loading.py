@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from pickle import PickleError
@@ -28,11 +28,11 @@ from accelkit.runtime.checkpoints.state_codec import decode, keys_only_of, refer
 from accelkit.runtime.checkpoints.step_dirs import MANIFEST, find
 from accelkit.runtime.checkpoints.unverified_tensors import UnverifiedTensors
 
-CheckSaver = Callable[[Path, str], None]
+CheckJob = Callable[[Path, Mapping[str, Any]], None]
 
 
-def accept_any(step: Path, saver: str) -> None:
-    """Accept every checkpoint, whichever strategy saved it. This function does nothing."""
+def accept_any(step: Path, manifest: Mapping[str, Any]) -> None:
+    """Accept every checkpoint, whichever job saved it. This function does nothing."""
 
 
 def load(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def load_with_source(
     *,
     layout: Layout = no_layout,
     ranks: Ranks | None = None,
-    check_saver: CheckSaver = accept_any,
+    check_job: CheckJob = accept_any,
     copied: tuple[str, ...] = (),
 ) -> tuple[Path, dict[str, Any]]:
     """Load a checkpoint and verify every byte of it. Return the step's folder and its parts.
@@ -59,8 +59,8 @@ def load_with_source(
             into main memory.
         ranks: The processes that load. The default is this process alone. The number of processes may differ from the number that saved the
             checkpoint.
-        check_saver: A function that raises CheckpointError if this job cannot load what was saved. It is called before anything is
-            verified, with the step's folder and the name of the class that wrote the engines' files, or "" if no engine was saved.
+        check_job: A function that raises CheckpointError if this job cannot load what was saved. It is called before anything is
+            verified, with the step's folder and the manifest.
         copied: The kinds of parts whose tensors the caller copies, as ``mapped_tensors.copied_kinds`` returns them. If possible, these
             tensors are mapped tensors, which take no main memory.
 
@@ -75,7 +75,7 @@ def load_with_source(
             written by a newer accelkit.
     """
     ranks, blame = ranks or Ranks(), _blame(path)
-    with _opened(path, ranks, check_saver) as (step, manifest):
+    with _opened(path, ranks, check_job) as (step, manifest):
         parts: dict[str, Any] = {}
         errors: list[Exception] = []
         with _verifying(step, manifest, _share(manifest, ranks)) as verifying:
@@ -93,7 +93,7 @@ def load_with_source(
 
 
 def load_unverified(
-    path: Path, *, ranks: Ranks, check_saver: CheckSaver = accept_any, copied: tuple[str, ...] = ()
+    path: Path, *, ranks: Ranks, check_job: CheckJob = accept_any, copied: tuple[str, ...] = ()
 ) -> tuple[Path, dict[str, Any], UnverifiedTensors | None]:
     """Load a checkpoint of models that are not sharded, without waiting until the tensors of models and optimizers are verified.
 
@@ -108,11 +108,11 @@ def load_unverified(
         CheckpointError: In the same cases as ``load_with_source``. Damage to blocks that are verified later is reported later, by the
             ``UnverifiedTensors`` object.
     """
-    with _opened(path, ranks, check_saver) as (step, manifest):
+    with _opened(path, ranks, check_job) as (step, manifest):
         if _has_blocks(manifest) and hasattr(os, "preadv"):
             parts, unverified = ranks.each(_blame(path), lambda: _read_unverified(step, manifest, ranks, copied))
             return step, parts, unverified
-    return *load_with_source(path, ranks=ranks, check_saver=check_saver, copied=copied), None
+    return *load_with_source(path, ranks=ranks, check_job=check_job, copied=copied), None
 
 
 def _blame(path: Path) -> Callable[[Exception], CheckpointError]:
@@ -121,7 +121,7 @@ def _blame(path: Path) -> Callable[[Exception], CheckpointError]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, ranks: Ranks, check_saver: CheckSaver) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _opened(path: Path, ranks: Ranks, check_job: CheckJob) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the folder of the step to load and its manifest, once every process has read and checked the manifest.
 
     Until the end of the ``with`` block, rank 0 holds a lock on the step for all processes.
@@ -131,8 +131,8 @@ def _opened(path: Path, ranks: Ranks, check_saver: CheckSaver) -> Iterator[tuple
     """
     blame = _blame(path)
     with contextlib.ExitStack() as stack:
-        step = path / ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
-        yield step, ranks.each(blame, lambda: _check(step, ranks, check_saver))
+        name, main_path = ranks.from_main(blame, lambda: (str(_find_and_hold(path, stack).relative_to(path)), str(path.absolute())))
+        yield path / name, ranks.each(blame, lambda: _check(path, name, Path(main_path), ranks, check_job))
 
 
 def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
@@ -141,12 +141,15 @@ def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
     return step if step.exists() else _find_and_hold(path, stack)  # if the step has just been removed, there is a newer one
 
 
-def _check(step: Path, ranks: Ranks, check_saver: CheckSaver) -> dict[str, Any]:
+def _check(path: Path, name: str, main_path: Path, ranks: Ranks, check_job: CheckJob) -> dict[str, Any]:
+    """Return the manifest of the step ``path / name``, which rank 0 has found in ``main_path``, once this process has checked it."""
+    step = path / name
     if not step.exists():
+        step_dirs.check_same_folder(path, main_path, ranks.rank)
         hint = "load from a folder that all machines of the job share"
         raise CheckpointError(f"this process cannot see the checkpoint {step}", why="only rank 0 can see it", hint=hint)
     manifest = read_manifest(step)
-    check_saver(step, next(iter(manifest["engines"].values()), ""))
+    check_job(step, manifest)
     check_sizes(step, _share(manifest, ranks))
     index = f"{DATA}/{dcp_metadata.NAME}"
     if index in manifest["files"]:  # the index is verified before it is read, because it determines how much memory is allocated

@@ -65,6 +65,9 @@ def read_manifest(step: Path) -> dict[str, Any]:
         )
     _check_manifest(step, content, is_needed=found not in (_FIRST, _SECOND))
     _check_names(step, manifest.get("files"), manifest.setdefault("engines", {}))
+    classes = manifest.setdefault("classes", {})  # older versions did not record them
+    if not isinstance(classes, dict) or not all(isinstance(name, str) for name in classes.values()):
+        raise damaged(step, MANIFEST, f"it lists the classes {classes!r:.80}, which are not names of classes")
     if found == _FIRST:
         if not isinstance(manifest.get("objects"), list):
             raise damaged(step, MANIFEST, "it has no list of objects")
@@ -176,9 +179,11 @@ def naming(keys: Sequence[str]) -> str:
 def damaged(step: Path, name: str, why: str) -> CheckpointError:
     """Return the error for a damaged file of a step.
 
-    The hint of the error names the newest other step in the same folder, which can be loaded instead."""
-    others = list[int]()
-    with contextlib.suppress(OSError):  # the folder may have been removed while the checkpoint was being verified
-        others = [number for number in step_dirs.numbers(step.parent) if step.parent / f"step-{number}" != step]
-    hint = f"load {step.parent / f'step-{max(others)}'} instead" if others else "the folder contains no other checkpoint"
+    The hint of the error names the step that is loaded from the same folder once the damaged step has been removed."""
+    other = None
+    with contextlib.suppress(OSError, CheckpointError):  # the folder may have been removed while the checkpoint was being verified
+        other = step_dirs.newest_in(step.parent, other_than=step)
+    hint = "the folder contains no other checkpoint"
+    if other is not None:
+        hint = f"remove the folder {step}; rt.resume and rt.load_state of {step.parent} then load {other}"
     return CheckpointError(f"the checkpoint {step} is damaged", why=f"{name}: {why}", hint=hint)

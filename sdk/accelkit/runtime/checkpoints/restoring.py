@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.errors import CheckpointError, message_in_one_line
 from accelkit.runtime.checkpoints.mapped_tensors import copy_mapped
@@ -34,6 +35,41 @@ def check_objects(prepared: Iterable[str], saved: Iterable[str], source: Path) -
     if reasons:
         hint = "prepare the same objects in the same order, then load"
         raise CheckpointError(f"{source} was saved with other objects", why="; ".join(reasons), hint=hint)
+
+
+def class_names(objects: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the classes of the optimizers and schedulers among ``objects``, by the name of the object.
+
+    The class that ``prepare`` may have given an object has the name of the user's class.
+    """
+    kinds = (torch.optim.Optimizer, LRScheduler)
+    return {name: f"{type(thing).__module__}.{type(thing).__qualname__}" for name, thing in objects.items() if isinstance(thing, kinds)}
+
+
+def check_classes(prepared: Mapping[str, str], saved: Mapping[str, str], source: Path) -> None:
+    """Check that optimizers and schedulers have the classes that they had when they were saved.
+
+    Otherwise, they would silently adopt settings and attributes of the other class, or fail in their first step.
+
+    Args:
+        prepared: What ``class_names`` returns for the prepared objects.
+        saved: What it returned for the saved objects. Empty if an older version of accelkit saved them.
+        source: The folder of the checkpoint.
+
+    Raises:
+        CheckpointError: If a class has another name, or if only one of two classes of the same name is torch's. The modules of
+            other classes are not compared, because a program may move its classes.
+    """
+    for name in prepared.keys() & saved.keys():
+        own, other = prepared[name], saved[name]
+        if own.rpartition(".")[2] != other.rpartition(".")[2] or own.startswith("torch.") != other.startswith("torch."):
+            kind = name.partition("_")[0]
+            raise CheckpointError(
+                f"{name} has another class than in {source}",
+                why=f"its class is {own}, and the {kind} that was saved is of the class {other}",
+                hint=f"prepare the class that was saved; to go on with another {kind}, load the checkpoint with the old one, "
+                "export the weights with rt.save_model, and load them into the model of a new run",
+            )
 
 
 def warn_of_lost_positions(names: Iterable[str], positions: Mapping[str, Any], source: Path) -> None:
@@ -73,4 +109,6 @@ def restore(targets: Mapping[str, Any], parts: Mapping[str, Any], source: Path, 
             if unverified is not None:
                 unverified.wait_for_all()  # damage explains any other error
             what = f"{name} ({type(thing).__name__}) rejects its state from {source}"
-            raise CheckpointError(what, why=message_in_one_line(error)) from error
+            same = "the same names and sizes of parameters" if name.startswith(("model", "optimizer")) else "the same structure"
+            hint = f"prepare the object as it was when the checkpoint was saved, with {same}"
+            raise CheckpointError(what, why=message_in_one_line(error), hint=hint) from error

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from accelkit.atomic_file import atomic_file
 from accelkit.errors import CheckpointError, UsageError
+from accelkit.runtime.checkpoints.atomic_io import disk_error
 from accelkit.runtime.checkpoints.coordinator import Ranks
 from accelkit.runtime.checkpoints.state_codec import place_of
 from accelkit.runtime.checkpoints.state_dict_keys import bare_state
@@ -67,12 +68,15 @@ def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | 
     limit = size_in_bytes(max_shard_size)
 
     def blame(error: Exception) -> CheckpointError:
+        disk = disk_error(error)
+        is_of_disk = disk is not None or "os error" in str(error)  # safetensors raises no OSError, but quotes it
+        cause = disk or error
         return CheckpointError(
             f"the weights could not be saved to {folder}",
-            why=f"{type(error).__name__}: {error}",
-            hint="check the free space and the permissions"
-            if isinstance(error, OSError)
-            else "use safe_serialization=False to save with torch.save",
+            why=f"{type(cause).__name__}: {cause}",
+            hint="use safe_serialization=False to save with torch.save"
+            if safe and not is_of_disk
+            else "check the free space and the permissions",
         )
 
     stem, suffix = ("model", "safetensors") if safe else ("pytorch_model", "bin")

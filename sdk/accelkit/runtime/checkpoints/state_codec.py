@@ -270,5 +270,7 @@ def _checked(key: Any, path: str) -> Any:
     if key is None or type(key) in (str, bool, int, float):
         return key
     raise CheckpointError(
-        f"a key of {path} cannot be saved", why=f"the key is {key!r:.60} ({type(key).__name__})", hint="use keys of type str or int"
+        f"a key of {path} cannot be saved",
+        why=f"the key is {key!r:.60} ({type(key).__name__})",
+        hint="use strings, numbers, booleans or None as keys",
     )

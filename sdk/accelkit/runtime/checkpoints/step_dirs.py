@@ -25,6 +25,7 @@ _STEP = re.compile(r"step-(0|[1-9][0-9]*)")
 _LATEST = re.compile(r"(?P<name>step-(0|[1-9][0-9]*))( (?P<crc32>[0-9a-f]{8}))?")
 _LEFTOVER = re.compile(r"step-(0|[1-9][0-9]*)\.tmp")
 _MAX_LATEST_BYTES = 100
+_CREATE = "create a checkpoint with rt.save_state(path)"
 
 _fcntl: Any
 try:
@@ -47,21 +48,40 @@ def find(path: Path) -> Path:
         CheckpointError: If ``path`` does not exist, is a file, or is a folder that neither is a step nor contains one.
         OSError: If ``path`` cannot be read.
     """
-    hint = "create a checkpoint with rt.save_state(path)"
-    if (path / MANIFEST).exists():
-        return path
+    step = path if (path / MANIFEST).exists() else newest_in(path)
+    if step is not None:
+        return step
     if not path.exists():
-        raise CheckpointError(f"the checkpoint {path} does not exist", hint=hint)
-    if not path.is_dir():
-        raise CheckpointError(f"{path} is not a checkpoint of accelkit", why="it is a file, and a checkpoint is a folder", hint=hint)
+        raise CheckpointError(f"the checkpoint {path} does not exist", hint=_CREATE)
+    raise CheckpointError(
+        f"there is no checkpoint in {path}", why=f"the folder contains neither {MANIFEST} nor step-N folders", hint=_CREATE
+    )
+
+
+def newest_in(root: Path, *, other_than: Path | None = None) -> Path | None:
+    """Return the step in the folder ``root`` that ``find`` would return if the step ``other_than`` did not exist, or None.
+
+    Raises:
+        CheckpointError: If ``root`` is a file, or if LATEST exists but there is no step at all.
+        OSError: If ``root`` cannot be read.
+    """
+    if not root.exists():
+        return None
+    if not root.is_dir():
+        raise CheckpointError(f"{root} is not a checkpoint of accelkit", why="it is a file, and a checkpoint is a folder", hint=_CREATE)
     with contextlib.suppress(OSError):
-        name = _named(read_regular(path / LATEST, _MAX_LATEST_BYTES).decode("utf-8", "replace"))
-        if name is not None and (path / name).is_dir():
-            return path / name
-    steps = numbers(path)
-    if steps:
-        return path / f"step-{max(steps)}"
-    raise CheckpointError(f"there is no checkpoint in {path}", why=f"the folder contains neither {MANIFEST} nor step-N folders", hint=hint)
+        name = _named(read_regular(root / LATEST, _MAX_LATEST_BYTES).decode("utf-8", "replace"))
+        if name is not None and (root / name).is_dir() and root / name != other_than:
+            return root / name
+    steps = numbers(root)
+    if not steps and (root / LATEST).exists():
+        raise CheckpointError(
+            f"the checkpoints in {root} are gone",
+            why=f"the folder contains the file {LATEST}, which save_state writes, but no step-N folder",
+            hint=f"restore the folders, or remove {root / LATEST} to begin anew",
+        )
+    others = [number for number in steps if root / f"step-{number}" != other_than]
+    return root / f"step-{max(others)}" if others else None
 
 
 def latest(step: Path) -> str:
@@ -94,17 +114,35 @@ def remove_leftovers(root: Path) -> None:
                 entry.unlink()
 
 
-def has_any(path: Path) -> bool:
-    """Return whether ``path`` is a step or contains a step (see ``find``). If ``path`` is a file, the result is False.
+def check_same_folder(own: Path, main: Path, rank: int) -> None:
+    """Check that this process was given the same folder as rank 0. Called once this process does not see what rank 0 sees.
+
+    The check cannot come earlier, because machines may see one folder under different paths.
+
+    Args:
+        own: The folder that this process was given.
+        main: The absolute path of the folder that rank 0 was given.
+        rank: The rank of this process.
 
     Raises:
+        CheckpointError: If the paths differ.
+    """
+    if own.absolute() != main:
+        raise CheckpointError(
+            "the processes were given different folders for one checkpoint",
+            why=f"rank 0 was given {main}, and rank {rank} was given {own.absolute()}, where the files of rank 0 are missing",
+            hint="give every process the same folder; a checkpoint contains the state of all processes",
+        )
+
+
+def has_any(path: Path) -> bool:
+    """Return whether ``path`` is a step or contains a step (see ``find``).
+
+    Raises:
+        CheckpointError: If ``path`` is a file, or a folder whose steps were removed although LATEST still names one.
         OSError: If ``path`` cannot be read.
     """
-    try:
-        find(path)
-    except CheckpointError:
-        return False
-    return True
+    return (path / MANIFEST).exists() or newest_in(path) is not None
 
 
 @contextlib.contextmanager
