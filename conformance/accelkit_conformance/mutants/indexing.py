@@ -224,7 +224,7 @@ class NormalizesNoColumns(Broken):
         return call()
 
 
-@mutant("operators", "the last offset")
+@mutant("operators", "the last offset", check="calls_outside_op_db")
 class PutsTheRestInTheLastBag(Broken):
     """``embedding_bag`` with ``include_last_offset=True`` adds the indices after the last offset to the last bag."""
 
