@@ -141,6 +141,15 @@ def test_what_is_no_size_is_said(wrong, error_text):
     assert caught.value == error_text
 
 
+@pytest.mark.parametrize("method", ["save_model", "get_state_dict"])
+def test_only_models_have_weights(rt, tmp_path, method, error_text):
+    arguments = (tmp_path,) if method == "save_model" else ()
+    with pytest.raises(accelkit.UsageError) as caught:
+        getattr(rt, method)({"a": 1}, *arguments)
+    assert "dict" in caught.value.what
+    assert caught.value == error_text
+
+
 def test_a_process_that_writes_nothing_keeps_no_memory_for_the_gathered_tensors():
     placeholder = safetensors_export._gather(torch.ones(1000), is_wanted=False)
     assert placeholder.untyped_storage().nbytes() == 0

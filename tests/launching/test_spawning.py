@@ -138,6 +138,14 @@ def test_what_cannot_travel_is_said(error_text):
         launch(worker_functions.give, int, accelerator="cpu", devices="0,0")
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_name_is_no_function(devices, error_text):
+    with pytest.raises(accelkit.UsageError) as caught:
+        accelkit.Runtime("cpu", devices=devices).launch("train")
+    assert "'train'" in caught.value.what
+    assert caught.value == error_text
+
+
 def test_a_rank_starts_no_job_of_its_own(monkeypatch, error_text):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(accelkit.ContradictionError) as caught:

@@ -35,6 +35,8 @@ def test_strategy_auto_is_the_default(monkeypatch):
     assert accelkit.Runtime("cpu", strategy="auto").state.strategy == "ddp", "as if it were left out"
     monkeypatch.setenv("ACCELKIT_STRATEGY", "auto")
     assert accelkit.Runtime("cpu").state.strategy == "single_device"
+    monkeypatch.setenv("ACCELKIT_STRATEGY", "")
+    assert accelkit.Runtime("cpu").state.strategy == "single_device"
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two"])
@@ -79,7 +81,11 @@ def test_contradictions(arguments, text, error_text):
         ({"hooks": [MyPrecision()]}, accelkit.UsageError, "precision="),
         ({"devices": "all"}, accelkit.DevicesError, "devices='all'"),
         ({"rng_types": ["cuda"]}, accelkit.UsageError, "'cuda'"),
-        ({"gradient_accumulation_steps": 0}, accelkit.PrepareError, "gradient_accumulation_steps must be at least 1, got 0"),
+        ({"gradient_accumulation_steps": 0}, accelkit.UsageError, "gradient_accumulation_steps"),
+        ({"gradient_accumulation_steps": "2"}, accelkit.UsageError, "gradient_accumulation_steps"),
+        ({"num_nodes": 0}, accelkit.UsageError, "num_nodes=0"),
+        ({"num_nodes": "2"}, accelkit.UsageError, "num_nodes='2'"),
+        ({"strategy": ""}, accelkit.UnknownNameError, "no strategy named ''"),
         ({"hooks": [accelkit.Strategy()]}, accelkit.UsageError, "hooks=[<strategy Strategy>]"),
     ],
 )

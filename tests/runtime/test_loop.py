@@ -92,6 +92,63 @@ def test_a_step_outside_accumulate_acts():
     assert rt.gradient_accumulation_steps == 4
 
 
+def accumulating(*, num_optimizers=1):
+    rt = accelkit.Runtime(accelerator="cpu", gradient_accumulation_steps=2)
+    model = nn.Linear(1, 1)
+    optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()][:num_optimizers]
+    return rt, *rt.prepare(model, *optimizers)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_gradients_that_were_not_divided_are_refused(is_first, error_text):
+    rt, model, optimizer = accumulating()
+    for _ in range(0 if is_first else 4):
+        with rt.accumulate(model):
+            rt.backward(model(torch.ones(1, 1)).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+    before = model.weight.detach().clone()
+    with rt.accumulate(model):
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+    with rt.accumulate(model):
+        model(torch.ones(1, 1)).sum().backward()
+        with pytest.raises(accelkit.UsageError) as caught:
+            optimizer.step()
+    assert "loss.backward()" in caught.value.hint
+    assert caught.value == error_text
+    assert torch.equal(model.weight, before)
+
+
+def test_several_optimizers_may_step_after_one_backward_pass():
+    rt, model, first, second = accumulating(num_optimizers=2)
+    for _ in range(4):
+        with rt.accumulate(model):
+            rt.backward(model(torch.ones(1, 1)).sum())
+            for optimizer in (first, second):
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def test_an_optimizer_without_gradients_or_with_a_closure_may_step():
+    rt, model, optimizer = accumulating()
+
+    def closure():
+        loss = model(torch.ones(1, 1)).sum()
+        rt.backward(loss)
+        return loss
+
+    before = model.weight.detach().clone()
+    for _ in range(2):
+        with rt.accumulate(model):
+            optimizer.step()
+    assert torch.equal(model.weight, before)
+    for _ in range(4):
+        with rt.accumulate(model):
+            optimizer.step(closure)
+    assert not torch.equal(model.weight, before)
+
+
 def test_without_accumulation_backward_is_torchs_own(rt):
     rt.prepare(nn.Linear(1, 1))
     assert rt.backward is torch.Tensor.backward

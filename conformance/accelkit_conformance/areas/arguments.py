@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 
-def _combined(module: str, table: str, *dtypes: str) -> Callable[[], Iterator[Case]]:
-    """Return a function that yields a case for each entry of a table in ``oracle/<module>.py``, combined with each dtype."""
-    return lambda: ((profile, (*names, dtype)) for profile, names in names_of(module, table)() for dtype in dtypes)
+def _combined(module: str, table: str, *values: str) -> Callable[[], Iterator[Case]]:
+    """Return a function that yields a case for each entry of a table in ``oracle/<module>.py``, combined with each value."""
+    return lambda: ((profile, (*names, value)) for profile, names in names_of(module, table)() for value in values)
 
 
 def _recorded() -> Iterator[Case]:
@@ -85,14 +85,7 @@ def chained_calls(subject: Subject, name: str) -> None:
     check_chained_calls(subject, name)
 
 
-def _variants() -> Iterator[Case]:
-    from accelkit_conformance.oracle.keyword_values import KEYWORDS
-    from accelkit_conformance.oracle.keyword_variants import VARIANTS
-
-    yield from (("full", (name, variant)) for name in KEYWORDS for variant in VARIANTS)
-
-
-@check("full", requires=["dtype.float32"], over=_variants)
+@check("full", requires=["dtype.float32"], over=_combined("keyword_values", "KEYWORDS", "special_values", "dtypes", "empty", "near_one"))
 def keyword_variants(subject: Subject, name: str, variant: str) -> None:
     """The functions of the check ``keyword_values`` give the same results as on the CPU for combinations of values of their keyword
     arguments and for unusual tensors: with NaN, with an infinity, zeros, or a very large or very small number, in two other dtypes (out of

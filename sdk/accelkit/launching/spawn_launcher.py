@@ -231,5 +231,5 @@ def _pickled(task: Task) -> bytes:
         raise UnsupportedError(
             f"{name} or its arguments cannot be sent to other processes",
             why=str(error),
-            hint="define the function at the top level of a module, or use start_method='fork', which copies this process",
+            hint="define the function at the top level of a module, and pass only arguments that pickle supports",
         ) from error

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from accelkit.errors import UnsupportedError, UsageError
 from accelkit.plugin_calls import call
+from accelkit.runtime.argument_checks import check_function
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.gradients import Accumulation
 from accelkit.runtime.preparation import Preparation
@@ -21,6 +22,7 @@ def find_executable_batch_size(
     function: Callable[[int], R],
     starting_batch_size: int,
     *,
+    before_attempt: Callable[[], object],
     session: Session,
     collectives: Collectives,
     preparation: Preparation,
@@ -28,8 +30,9 @@ def find_executable_batch_size(
 ) -> R:
     """Call ``function(batch_size)``, and halve the batch size until no process runs out of memory. Return what the last call returned.
 
-    See ``Runtime.find_executable_batch_size``.
+    ``before_attempt`` is called before each call. See ``Runtime.find_executable_batch_size``.
     """
+    check_function(function, "find_executable_batch_size", "function(batch_size)")
     size = whole_number(starting_batch_size)
     if size is None or size < 1:
         raise UsageError(
@@ -41,6 +44,7 @@ def find_executable_batch_size(
     accelerator = session.configuration.accelerator
     while True:
         result, failure = None, ""
+        before_attempt()
         try:
             result = function(batch_size)
         except Exception as error:

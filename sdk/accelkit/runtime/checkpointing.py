@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from accelkit.errors import CheckpointError, CollectiveError, PrepareError, Usag
 from accelkit.plugin_calls import call
 from accelkit.pytree import tree_leaves, tree_map
 from accelkit.runtime import seeding
+from accelkit.runtime.argument_checks import check_model
 from accelkit.runtime.checkpoints.restoring import check_classes, check_objects, class_names, restore, warn_of_lost_positions
 from accelkit.runtime.checkpoints.state_dict_keys import state_of
 from accelkit.runtime.collectives.collectives import Collectives
@@ -202,6 +202,7 @@ class Checkpointing:
         """See ``Runtime.get_state_dict``."""
         from accelkit.runtime.checkpoints.safetensors_export import whole_state_dict
 
+        check_model(model, "get_state_dict")
         ranks = self.ranks("get_state_dict")
         self._verify_loaded(ranks)
         with call(self._strategy, "whole_parameters", model):
@@ -211,6 +212,7 @@ class Checkpointing:
         """See ``Runtime.save_model``."""
         from accelkit.runtime.checkpoints.safetensors_export import save_weights
 
+        check_model(model, "save_model")
         ranks = self.ranks("save_model")
         self._verify_loaded(ranks)
         with call(self._strategy, "whole_parameters", model):
@@ -336,21 +338,6 @@ class Checkpointing:
         seed = (drawn << 16 ^ index) % 2**63
         seeding.seed_host(seed)
         seeding.seed_device(seed, self._accelerator, self._session.device)
-
-
-def path_of(given: str | os.PathLike[str]) -> Path:
-    """Return a path that the user gave as a ``Path``.
-
-    Raises:
-        UsageError: If the path is empty, which would mean the current folder, or is not a path.
-    """
-    if isinstance(given, str | os.PathLike) and os.fspath(given):
-        return Path(given)
-    raise UsageError(
-        f"{given!r:.80} is not a path",
-        why="checkpoints and weights are saved to and loaded from a path that is a string or a pathlib.Path, and is not empty",
-        hint='give the name of a folder, such as "checkpoints"',
-    )
 
 
 def _failure(what: str) -> Any:

@@ -31,6 +31,7 @@ from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 from accelkit.types import FROM_CODE, Kind
+from accelkit.whole_number import whole_number
 
 _DEFAULT_PRECISION = "32-true"
 
@@ -112,7 +113,7 @@ def configure(
         plugin_manager.add(*_hook_plugin(hook))
     environment = _cluster(cluster, plugin_manager)
     plugin_manager.add(environment, environment.plugin)
-    nodes_said = num_nodes if num_nodes is not None else _num_nodes()
+    nodes_said = _num_nodes(num_nodes)
     indices, nodes = _check_against(environment, chosen, selection.devices, nodes_said)
     is_alone = environment.world_size == len(indices) * (nodes or 1) == 1
     default = chosen.default_strategy if is_alone else chosen.default_distributed_strategy
@@ -140,9 +141,9 @@ def _check_against(
 
 
 def strategy_or_default(given: str | Strategy | None, default: str) -> str | Strategy:
-    """Return ``given``, or else the value of ACCELKIT_STRATEGY, or else ``default``. None, ``auto`` and an empty value are skipped."""
-    requested = (given, os.environ.get("ACCELKIT_STRATEGY"))
-    return next((one for one in requested if one is not None and one not in ("", AUTO)), default)
+    """Return ``given``, or else the value of ACCELKIT_STRATEGY, or else ``default``. None, ``auto`` and an empty variable are skipped."""
+    requested = (given, os.environ.get("ACCELKIT_STRATEGY") or None)
+    return next((one for one in requested if one is not None and one != AUTO), default)
 
 
 class _NamedPrecision:
@@ -278,7 +279,13 @@ def _further_claims(plugin_manager: PluginManager) -> list[ClusterDetection]:
     return claims
 
 
-def _num_nodes() -> int | None:
+def _num_nodes(given: int | None) -> int | None:
+    if given is not None:
+        number = whole_number(given)
+        if number is None or number < 1:
+            what = f"num_nodes={given!r:.60} is not a valid number of nodes"
+            raise UsageError(what, why="it must be a positive integer", hint="leave it out to use 1")
+        return number
     text = os.environ.get("ACCELKIT_NUM_NODES")
     if text and not re.fullmatch("0*[1-9][0-9]{0,8}", text):
         what = f"ACCELKIT_NUM_NODES={text!r:.60} is not a valid number of nodes"

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelkit.errors import PrepareError, UnsupportedError, UsageError
+from accelkit.errors import UnsupportedError, UsageError
 from accelkit.plugin_calls import call, call_in_step, note_plugin, wrong_result
 from accelkit.runtime.data.loaders import innermost
+from accelkit.runtime.module_placement import refuse_steps_of_unprepared
+from accelkit.runtime.precision_forward import check_loss
+from accelkit.specs.engine_strategy import EngineStrategy
 from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
+from accelkit.whole_number import whole_number
 
 if TYPE_CHECKING:
     from accelkit.runtime.preparation import PreparedObjects
@@ -33,19 +37,22 @@ class Accumulation:
             ``begin`` sets it.
         has_begun: Whether ``accumulate`` has been used, or the user has been warned that the program does not use it. Always True if
             ``num_steps`` is 1.
+        num_backwards: Number of backward passes whose loss was divided by ``num_steps``. Not counted if ``num_steps`` is 1.
 
     Raises:
-        PrepareError: If ``num_steps`` is less than 1.
+        UsageError: If ``num_steps`` is not a whole number of at least 1.
     """
 
     def __init__(self, num_steps: int) -> None:
-        if num_steps < 1:
-            raise PrepareError(
-                f"gradient_accumulation_steps must be at least 1, got {num_steps}",
+        number = whole_number(num_steps)
+        if number is None or number < 1:
+            raise UsageError(
+                f"gradient_accumulation_steps must be a whole number of at least 1, got {num_steps!r:.80}",
                 why="it is the number of micro-batches per optimizer step",
                 hint="use 1 to step after every micro-batch",
             )
-        self.restart(num_steps)
+        self.num_backwards = 0
+        self.restart(number)
 
     def restart(self, num_steps: int) -> None:
         """Set the number of micro-batches per step, and forget all micro-batches, as if ``accumulate`` had never been used."""
@@ -80,10 +87,56 @@ class Gradients:
         self._objects = objects
         self._strategy = session.configuration.strategy
         self._has_no_sync = overrides(self._strategy, Strategy, "no_sync")
+        self._is_checked = False
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """See ``Runtime.backward``."""
+        check_loss(loss)
+        if not self._is_checked:
+            self._check_prepared()
         self.backward_function()(loss, **kwargs)
+
+    @property
+    def has_to_check(self) -> bool:
+        """Whether the next backward pass must be run by ``backward``, which checks first that the program has prepared what it trains.
+
+        Otherwise, ``backward_function`` may run it. Reading this property starts the device.
+        """
+        if self._is_checked:
+            return False
+        return self._scales_gradients() or (not self._objects.modules and self._session.configuration.num_processes > 1)
+
+    def _scales_gradients(self) -> bool:
+        """Return whether only the steps of prepared optimizers divide the gradients of ``backward`` by a scale."""
+        is_scaling = overrides(self._session.precision, Precision, "unscale_gradients")
+        return is_scaling and not isinstance(self._strategy, EngineStrategy)
+
+    def _check_prepared(self) -> None:
+        """Check that the program has passed to ``prepare`` what the gradients of a backward pass need.
+
+        Raises:
+            UsageError: If a job of several processes has prepared no model, or if the precision scales gradients and no optimizer is
+                prepared.
+        """
+        is_scaling, session, objects = self._scales_gradients(), self._session, self._objects
+        if not objects.modules and session.configuration.num_processes > 1:
+            raise UsageError(
+                "no model has been passed to rt.prepare",
+                why=f"each of the {session.configuration.num_processes} processes would train its own model, because only prepared models "
+                "share their gradients",
+                hint="call model, optimizer = rt.prepare(model, optimizer), or call loss.backward() if the model is distributed in another "
+                "way",
+            )
+        if is_scaling and not objects.optimizers:
+            raise UsageError(
+                "no optimizer has been passed to rt.prepare",
+                why=f"precision {session.precision.name!r} multiplies gradients by a scale, and only the step of a prepared optimizer "
+                "divides them by it",
+                hint="call model, optimizer = rt.prepare(model, optimizer)",
+            )
+        if is_scaling:
+            refuse_steps_of_unprepared(objects.modules, objects.optimizers, session.precision)
+        self._is_checked = True
 
     def backward_function(self) -> Callable[..., None]:
         """Return the function that runs the backward pass. The function first divides the loss by the number of micro-batches per step."""
@@ -92,7 +145,12 @@ class Gradients:
             return own
 
         def backward(loss: torch.Tensor, **kwargs: Any) -> None:
-            own(loss / accumulation.num_steps, **kwargs)
+            accumulation.num_backwards += 1
+            try:
+                own(loss / accumulation.num_steps, **kwargs)
+            except Exception:
+                check_loss(loss)
+                raise
 
         return backward
 

@@ -10,7 +10,7 @@ import functools
 import gc
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
-from accelkit.errors import PrepareError
+from accelkit.errors import PrepareError, UsageError
 from accelkit.plugin_calls import call
 from accelkit.runtime import tensor_referrers
 from accelkit.runtime.precision_forward import apply_to_forward
@@ -151,9 +151,16 @@ def refuse_steps_of_others(moves: ParameterMoves) -> None:
     The search takes tens of milliseconds, because it goes through all objects that Python's garbage collector tracks. It is done once for
     each call to ``prepare`` that replaced parameters.
     """
+    for optimizer in _optimizers():
+        if moves.are_stale(optimizer):
+            _before_first_step(optimizer, functools.partial(_check_step, moves))
+
+
+def _optimizers() -> Iterator[torch.optim.Optimizer]:
+    """Yield all optimizers of the program. This takes tens of milliseconds."""
     for thing in gc.get_objects():
-        if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups") and moves.are_stale(thing):
-            _before_first_step(thing, functools.partial(_check_step, moves))
+        if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups"):
+            yield thing
 
 
 def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
@@ -170,6 +177,41 @@ def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None
             why="prepare replaced the model's parameters when it moved the model, and this optimizer still has the old ones",
             hint="prepare both in one call: model, optimizer = rt.prepare(model, optimizer)",
         )
+
+
+def refuse_steps_of_unprepared(
+    modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer], precision: Precision
+) -> None:
+    """Find the optimizers that are not prepared but train prepared modules, and make their first step raise UsageError.
+
+    Called before the first backward pass in a precision that scales gradients. An optimizer may step if a prepared optimizer has the same
+    parameters, because one of the two may wrap the other.
+
+    Args:
+        modules, optimizers: The prepared modules and optimizers. Objects that are added to these sequences later are prepared, too.
+        precision: The precision.
+    """
+
+    def trained(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+        own = _parameters(optimizer).difference(*(_parameters(prepared) for prepared in optimizers))
+        return [parameter for module in modules for parameter in module.parameters() if id(parameter) in own]
+
+    def check(optimizer: torch.optim.Optimizer) -> None:
+        if any(parameter.grad is not None for parameter in trained(optimizer)):
+            raise UsageError(
+                f"{type(optimizer).__name__} has not been passed to rt.prepare",
+                why=f"precision {precision.name!r} multiplies the gradients of its parameters by a scale, and only the step of a prepared "
+                "optimizer divides them by it",
+                hint="call optimizer = rt.prepare(optimizer)",
+            )
+
+    for optimizer in _optimizers():
+        if trained(optimizer):
+            _before_first_step(optimizer, check)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def warn_of_holders_at_first_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:

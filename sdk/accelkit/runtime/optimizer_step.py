@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from accelkit.errors import PrepareError, UnsupportedError
+from accelkit.errors import PrepareError, UnsupportedError, UsageError
 from accelkit.plugin_calls import note_plugin, wrong_result
 from accelkit.runtime.dynamic_subclass import restore_class, swap_class
+from accelkit.runtime.precision_forward import check_loss
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.engine_strategy import EngineStrategy
 from accelkit.specs.overrides import overridden
@@ -54,6 +55,7 @@ class Stepping:
         self._run = self._step_in_engine if self._strategy else self._step_in_precision if self._precision_step else _called
         self._inside: torch.optim.Optimizer | None = None
         self._skipped: set[int] = set()
+        self._num_backwards: dict[int, int] = {}  # the value of accumulation.num_backwards at the last step of each optimizer
 
     @property
     def has_skipped(self) -> bool:
@@ -87,6 +89,7 @@ class Stepping:
     def _forget(self, key: int) -> None:
         _steppings.pop(key, None)
         self._skipped.discard(key)
+        self._num_backwards.pop(key, None)
 
     def step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
         """Run a step of the optimizer and return its result. Called only if ``accumulation.is_complete`` is True.
@@ -95,12 +98,32 @@ class Stepping:
         """
         if self._inside is optimizer:
             return self._own_step(optimizer, own, closure)
-        if not self.accumulation.has_begun:
-            self._warn_of_small_gradients()
+        if self.accumulation.num_steps > 1:
+            self._check_gradients(optimizer, closure)
         result = self._run(optimizer, own, closure)
         if self._end is not None:
             self._end()
         return result
+
+    def _check_gradients(self, optimizer: torch.optim.Optimizer, closure: Any) -> None:
+        """Check that the gradients for this step were divided by the number of micro-batches, and only for as many micro-batches.
+
+        A closure computes gradients during the step, so the first check is not made if there is one.
+
+        Raises:
+            UsageError: If ``Runtime.backward``, which divides the loss, has not been called since the last step of this optimizer.
+        """
+        key, num_backwards = id(optimizer), self.accumulation.num_backwards
+        if self._num_backwards.get(key, 0) == num_backwards and closure is None and _has_gradients(optimizer):
+            raise UsageError(
+                f"the gradients of {type(optimizer).__name__} were not computed by rt.backward",
+                why=f"with gradient_accumulation_steps={self.accumulation.num_steps}, rt.backward(loss) divides the loss by this number; "
+                "loss.backward() does not, so the gradients are too large",
+                hint="call rt.backward(loss) instead of loss.backward()",
+            )
+        self._num_backwards[key] = num_backwards
+        if not self.accumulation.has_begun:
+            self._warn_of_small_gradients()
 
     def _warn_of_small_gradients(self) -> None:
         """Warn once that gradients are probably too small.
@@ -113,7 +136,7 @@ class Stepping:
             f"gradient_accumulation_steps={num_steps}, and an optimizer stepped outside of accumulate(): backward() divides each gradient "
             f"by {num_steps}, which makes it too small if this step had only one micro-batch. Write `with rt.accumulate(model):` around "
             "the forward and backward pass and the step, or leave gradient_accumulation_steps out",
-            stacklevel=4,
+            stacklevel=5,
         )
 
     def zero_grad(self, optimizer: torch.optim.Optimizer, own: Any, set_to_none: bool) -> None:
@@ -190,7 +213,11 @@ def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -
 
     @functools.wraps(backward)
     def backward_to_the_end(loss: torch.Tensor, **kwargs: Any) -> None:
-        backward(loss, **kwargs)
+        try:
+            backward(loss, **kwargs)
+        except Exception:
+            check_loss(loss)
+            raise
         step_end()
 
     return backward_to_the_end
@@ -201,6 +228,10 @@ def _step(own: Any, optimizer: torch.optim.Optimizer, closure: Any = None) -> An
     if stepping is None:  # a copy of a prepared optimizer
         return _called(optimizer, own, closure)
     return stepping.step(optimizer, own, closure) if stepping.accumulation.is_complete else None
+
+
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
 
 
 def _called(optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:

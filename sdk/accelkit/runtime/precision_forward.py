@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from accelkit.errors import PrepareError, UnsupportedError
+from accelkit.errors import PrepareError, UnsupportedError, UsageError
 from accelkit.plugin_calls import is_built_in, is_context, note_plugin, wrong_result
 from accelkit.runtime.dynamic_subclass import restore_class, swap_class
 from accelkit.specs.engine_strategy import EngineStrategy
@@ -29,7 +29,7 @@ def backward_of(precision: Precision) -> Callable[..., None]:
     run = overridden(precision, Precision, "backward") or torch.Tensor.backward
 
     def backward(loss: torch.Tensor, **kwargs: Any) -> None:
-        doing = "pre_backward"
+        doing, given = "pre_backward", loss
         try:
             loss = before(loss)
             doing = "backward"
@@ -37,12 +37,27 @@ def backward_of(precision: Precision) -> Callable[..., None]:
             doing = "post_backward"
             after(loss)
         except Exception as error:
+            check_loss(given)
             if doing == "backward" and not isinstance(loss, torch.Tensor):
                 raise wrong_result(precision, "pre_backward", loss, "a tensor") from error
             note_plugin(error, precision, doing)
             raise
 
     return backward
+
+
+def check_loss(loss: object) -> None:
+    """Check that ``loss`` is a tensor, and not a number such as the result of ``loss.item()``.
+
+    Raises:
+        UsageError: If it is not a tensor.
+    """
+    if not isinstance(loss, torch.Tensor):
+        raise UsageError(
+            f"rt.backward needs a tensor, got {type(loss).__name__}",
+            why="gradients can be computed only from the tensor that the forward pass returned, not from a number such as loss.item()",
+            hint="call rt.backward(loss) with the loss itself",
+        )
 
 
 def backward_of_engine(strategy: EngineStrategy) -> Callable[..., None]:

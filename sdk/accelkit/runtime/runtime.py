@@ -23,7 +23,8 @@ from accelkit.gc_pause import collector_paused
 from accelkit.job_types import Decision, RuntimeState
 from accelkit.plugin_calls import call
 from accelkit.runtime import batch_size, seeding
-from accelkit.runtime.checkpointing import Checkpointing, path_of
+from accelkit.runtime.argument_checks import check_function, path_of
+from accelkit.runtime.checkpointing import Checkpointing
 from accelkit.runtime.collectives import verification
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.configuration import check_started, configure
@@ -434,6 +435,10 @@ class Runtime:
         Args:
             loss: A scalar tensor, or a tensor of any shape if ``gradient=`` is given.
             kwargs: The arguments ``gradient``, ``retain_graph``, ``create_graph`` and ``inputs`` of ``torch.Tensor.backward``.
+
+        Raises:
+            UsageError: If ``loss`` is not a tensor. At the first call, also if a job of several processes has prepared no model, or if the
+                precision scales gradients (``16-mixed``) and no optimizer has been prepared.
         """
         self._gradients.backward(loss, **kwargs)
         self._shorten_calls()
@@ -736,6 +741,9 @@ class Runtime:
             If the model is sharded into DTensors: whole tensors in main memory on the main process, and an empty dict on the others.
             Otherwise: the model's own tensors (under ZeRO stage 3, gathered tensors) on every process. The names are those of
             the unwrapped model, or, with ``unwrap=False``, those of the wrapped model.
+
+        Raises:
+            UsageError: If ``model`` is not a module.
         """
         return self._checkpointing.get_state_dict(model, unwrap)
 
@@ -758,7 +766,7 @@ class Runtime:
 
         Raises:
             CheckpointError: On every process, if the files cannot be written.
-            UsageError: If ``max_shard_size`` is not a valid size.
+            UsageError: If ``model`` is not a module, or ``max_shard_size`` is not a valid size.
         """
         self._checkpointing.save_model(model, path_of(save_directory), max_shard_size, safe_serialization)
 
@@ -954,7 +962,9 @@ class Runtime:
             RankFailedError: If a process failed. The error has the traceback of the process that failed first.
             UnsupportedError: If the function cannot be sent to another process, this process cannot be forked, or ``num_nodes`` is above 1
                 and no launcher has started the job.
+            UsageError: If ``function`` cannot be called.
         """
+        check_function(function, "launch", "function(runtime, *arguments)")
         if self._session.configuration.num_processes == self.num_processes:
             return function(self, *arguments)
         if (self._session.configuration.num_nodes or 1) > 1:
@@ -984,16 +994,12 @@ class Runtime:
 
         Raises:
             UnsupportedError: On every process, if a batch of one sample does not fit.
-            UsageError: If ``starting_batch_size`` is not an integer of at least 1.
+            UsageError: If ``function`` cannot be called, or ``starting_batch_size`` is not an integer of at least 1.
         """
-
-        def attempt(size: int) -> R:
-            self.__dict__.pop("backward", None)  # a shortened backward does not divide losses
-            return function(size)
-
         return batch_size.find_executable_batch_size(
-            attempt,
+            function,
             starting_batch_size,
+            before_attempt=lambda: self.__dict__.pop("backward", None),  # a shortened backward does not divide losses
             session=self._session,
             collectives=self._collectives,
             preparation=self._preparation,
@@ -1060,10 +1066,13 @@ class Runtime:
     def _shorten_calls(self) -> None:
         """Replace ``backward`` and ``accumulate`` on this instance with the functions to which they pass their arguments.
 
-        This does nothing before the device has started. A method that a subclass overrides is not replaced.
+        This does nothing before the device has started. A method that a subclass overrides is not replaced, and neither is ``backward`` as
+        long as it has to check that the program has prepared what it trains.
         """
         if self._session.is_started:
-            functions = {"backward": self._gradients.backward_function(), "accumulate": self._gradients.accumulate}
+            functions: dict[str, Any] = {"accumulate": self._gradients.accumulate}
+            if not self._gradients.has_to_check:
+                functions["backward"] = self._gradients.backward_function()
             self.__dict__.update({name: f for name, f in functions.items() if getattr(type(self), name) is getattr(Runtime, name)})
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
