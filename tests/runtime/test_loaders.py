@@ -116,7 +116,8 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, is_shuffled):
     def made():
         rt = accelkit.Runtime(accelerator="cpu")
         torch.manual_seed(3)
-        return rt, rt.prepare(DataLoader(Counting(), batch_size=3, shuffle=is_shuffled))
+        _, loader = rt.prepare(torch.nn.Linear(1, 1), DataLoader(Counting(), batch_size=3, shuffle=is_shuffled))
+        return rt, loader
 
     rt, loader = made()
     straight = [batch.tolist() for _ in range(2) for batch in loader]

@@ -42,7 +42,7 @@ class Hangs(Broken):
         return call()
 
 
-@mutant("errors", "ends the process", check="index_tensors_outside")
+@mutant("errors", "invalid pivots", check="index_tensors_outside")
 class CrashesOnInvalidPivots(Broken):
     """``linalg.lu_solve`` aborts if a pivot is 0 or negative, and does not check whether pivots are too large."""
 

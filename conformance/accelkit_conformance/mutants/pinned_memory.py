@@ -38,7 +38,7 @@ class ForgetsSlicesOfPinnedMemory(Broken):
         torch.Tensor.to, torch.Tensor.pin_memory = to, pin_memory  # type: ignore[method-assign]
 
 
-@mutant("memory", "storages")
+@mutant("memory", "storages without waiting")
 class ReadsStoragesTooEarly(Slow):
     """``copy_`` of a storage with ``non_blocking=True`` reads zeros from pinned memory. To the CPU, it copies all bytes except the last
     four."""

@@ -26,7 +26,7 @@ class RecordsOnTheCurrentStream(Slow):
         torch.Stream = Stream  # type: ignore[misc]
 
 
-@mutant("streams", "waiting")
+@mutant("streams", "foreign events")
 class StreamsIgnoreEventsOfTheModule(Slow):
     """An event of the device's module cannot be recorded on a stream of torch, and ``wait_event`` of such a stream ignores the event."""
 
