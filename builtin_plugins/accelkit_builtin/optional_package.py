@@ -28,7 +28,7 @@ class OptionalPackage:
     install: str
 
     def probe(self) -> Availability:
-        """Return whether the distribution is installed and new enough. Imports nothing of it."""
+        """Return whether the distribution is installed and new enough. Does not import the package."""
         specification = importlib.util.find_spec(self.module.partition(".")[0])
         if specification is None or not specification.submodule_search_locations:
             return Availability.absent(f"the package {self.distribution} is not installed", self.install)

@@ -83,7 +83,8 @@ def _numbers(scores: Sequence[Mapping[str, Any]]) -> list[str]:
         f"The table shows the number of tests in each profile with torch {newest}. With other versions, only the number of tests for "
         "accelerators differs. "
         "The last three columns say how many broken plugins were written by hand, how many of these have been run since the selftest "
-        "records its results, and how many were detected. A plugin counts as detected if a test of the area that the plugin breaks failed."
+        "began to record its results, and how many were detected. A plugin counts as detected if a test of the area that the plugin "
+        "breaks failed."
     )
     rows, written = [], collections.Counter(one.kind for one in all_mutants())
     for kind in checks.SUBJECT_KINDS:

@@ -61,14 +61,14 @@ def test_a_device_that_torch_does_not_have_on_this_machine_is_unavailable(comman
     script = tmp_path / "script.py"
     script.write_text("")
     result = accelkit(*command, f"torch:{ABSENT}", *([str(script)] if "launch" in command else []))
-    assert f"this torch has no usable device of type '{ABSENT}'" in result.stderr, result.stderr
+    assert f"torch has no usable device of type '{ABSENT}' on this machine" in result.stderr, result.stderr
     assert f"torch.{ABSENT}.device_count() is 0" in result.stderr
     assert result.returncode == 4
 
 
 def test_a_runtime_on_a_device_that_torch_does_not_have_on_this_machine():
     result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
-    assert f"this torch has no usable device of type '{ABSENT}'" in result.stderr, result.stderr
+    assert f"torch has no usable device of type '{ABSENT}' on this machine" in result.stderr, result.stderr
     assert "exit code 4" in result.stderr
 
 

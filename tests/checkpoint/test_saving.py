@@ -295,14 +295,14 @@ def test_a_forgotten_model_is_noticed_once(tmp_path):
 
 
 @pytest.mark.parametrize("thing", [nn.Linear(2, 2), nn.Identity(), Counter(deep=[{"weight": torch.ones(2)}])])
-def test_a_registered_model_is_no_forgotten_model(tmp_path, thing):
-    """A module, or an object with tensors of floats, such as one that holds the model and the optimizer."""
+def test_a_registered_model_counts_as_a_model(tmp_path, thing):
+    """A registered module, or a registered object with floating-point tensors, counts as a model."""
     rt = runtime()
     rt.register_for_checkpointing(Counter(), thing)
     rt.save_state(tmp_path)
 
 
-def test_a_checkpoint_is_no_folder_of_checkpoints(tmp_path, error_text):
+def test_a_checkpoint_is_not_a_folder_of_checkpoints(tmp_path, error_text):
     rt = runtime()
     rt.prepare(nn.Linear(2, 2))
     step = rt.save_state(tmp_path)
@@ -321,10 +321,9 @@ def test_the_hint_for_a_damaged_checkpoint_works_for_the_next_run(tmp_path):
     (tmp_path / "step-2" / "data" / "__0_0.distcp").write_bytes(b"")
     with pytest.raises(CheckpointError, match="step-2 is damaged") as caught:
         rt.resume(tmp_path)
-    assert (
-        caught.value.hint
-        == f"remove the folder {tmp_path / 'step-2'}; rt.resume and rt.load_state of {tmp_path} then load {tmp_path / 'step-1'}"
-    )
+    folder = repr(str(tmp_path))
+    then = f"rt.resume({folder}) and rt.load_state({folder}) then load {tmp_path / 'step-1'}"
+    assert caught.value.hint == f"remove the folder {tmp_path / 'step-2'}; {then}"
     shutil.rmtree(tmp_path / "step-2")
     assert rt.resume(tmp_path)
     assert rt.save_state(tmp_path) == tmp_path / "step-2"
@@ -348,7 +347,7 @@ def test_resume_refuses_a_file_and_a_folder_whose_checkpoints_are_gone(tmp_path,
 
 @pytest.mark.parametrize("call", ["save_state", "load_state", "resume"])
 @pytest.mark.parametrize("wrong", ["", None, 3])
-def test_what_is_no_path_is_a_usage_error(tmp_path, monkeypatch, call, wrong):
+def test_what_is_not_a_path_is_a_usage_error(tmp_path, monkeypatch, call, wrong):
     monkeypatch.chdir(tmp_path)
     rt = runtime()
     rt.prepare(nn.Linear(2, 2))

@@ -139,7 +139,7 @@ def test_what_cannot_travel_is_said(error_text):
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_a_name_is_no_function(devices, error_text):
+def test_a_name_is_not_a_function(devices, error_text):
     with pytest.raises(accelkit.UsageError) as caught:
         accelkit.Runtime("cpu", devices=devices).launch("train")
     assert "'train'" in caught.value.what

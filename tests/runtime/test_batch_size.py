@@ -120,7 +120,7 @@ def test_a_plugin_knows_its_own_errors():
         assert accelkit.Runtime(Own()).find_executable_batch_size(attempt, 2) == 1
 
 
-def test_a_result_is_no_function(error_text):
+def test_a_result_is_not_a_function(error_text):
     with pytest.raises(accelkit.UsageError) as caught:
         accelkit.Runtime("cpu").find_executable_batch_size(None)
     assert "find_executable_batch_size" in caught.value.what

@@ -194,7 +194,7 @@ def test_the_state_of_another_class_of_optimizer_is_refused(tmp_path, loaded, ve
 def test_the_state_of_another_class_of_scheduler_is_refused(tmp_path):
     saved_optimizer(tmp_path, torch.optim.AdamW)[0].save_state(tmp_path)
     rt, _ = saved_optimizer(tmp_path, torch.optim.AdamW, torch.optim.lr_scheduler.CosineAnnealingLR)
-    with pytest.raises(accelkit.CheckpointError, match=r"scheduler_0 has another class than.*\n.*CosineAnnealingLR.*StepLR"):
+    with pytest.raises(accelkit.CheckpointError, match=r"scheduler_0 differs from the class in.*\n.*CosineAnnealingLR.*StepLR"):
         rt.load_state(tmp_path)
 
 

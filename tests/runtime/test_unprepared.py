@@ -138,7 +138,7 @@ class Lazy(accelkit.Accelerator):
 
 @pytest.mark.parametrize("options", [{}, {"precision": "16-mixed"}, {"gradient_accumulation_steps": 2}, {"accelerator": Lazy()}])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_number_is_no_loss(options, is_first, error_text):
+def test_a_number_is_not_a_loss(options, is_first, error_text):
     rt = accelkit.Runtime(**({"accelerator": "cpu"} | options))
     model = nn.Linear(4, 1)
     model, optimizer = rt.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))

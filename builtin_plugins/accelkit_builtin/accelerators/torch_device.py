@@ -74,7 +74,7 @@ class TorchDeviceAccelerator(Accelerator):
         if why := self._absence(is_imported=bool(source)):
             hint = "install the device's driver and a build of torch for it, and check the variables that limit which devices are visible"
             raise UnavailableError(
-                f"this torch has no usable device of type {self.device_type!r}",
+                f"torch has no usable device of type {self.device_type!r} on this machine",
                 plugin=self.plugin,
                 why=why,
                 hint=hint if self._has_module() else _hint("", None),

@@ -79,7 +79,7 @@ def keyword_values(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.float32"], over=names_of("chained_calls", "FIRST"))
 def chained_calls(subject: Subject, name: str) -> None:
     """A function of a result that nothing else reads, such as ``argmax`` of ``softmax``, gives the same result as on the CPU, in float32
-    and bfloat16. Devices that delay their work or fuse operators may compute both with one kernel."""
+    and bfloat16. Devices that delay their work or fuse operators may compute both functions with one kernel."""
     from accelkit_conformance.oracle.chained_calls import check_chained_calls
 
     check_chained_calls(subject, name)
@@ -88,8 +88,8 @@ def chained_calls(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.float32"], over=_combined("keyword_values", "KEYWORDS", "special_values", "dtypes", "empty", "near_one"))
 def keyword_variants(subject: Subject, name: str, variant: str) -> None:
     """The functions of the check ``keyword_values`` give the same results as on the CPU for combinations of values of their keyword
-    arguments and for unusual tensors: with NaN, with an infinity, zeros, or a very large or very small number, in two other dtypes (out of
-    nine; the next call has other ones), with a dimension of length 0, or with numbers that differ from 1 by about 0.001. Calls that the CPU
+    arguments and for unusual tensors: with NaN, with an infinity, zeros, or a very large or very small number, in two of nine other dtypes,
+    which differ from call to call, with a dimension of length 0, or with numbers that differ from 1 by about 0.001. Calls that the CPU
     rejects are left out. A call may also raise an error if PyTorch itself implements it only for the CPU."""
     from accelkit_conformance.oracle.keyword_variants import check_keyword_variants
 

@@ -73,8 +73,8 @@ def conditions(subject: Subject, overload: str) -> None:
     """An ATen overload with ``_backward`` in its name gives the same results as on the CPU. The check repeats a recorded call to the
     overload under other conditions, for example with other sizes and memory layouts of the arguments, with NaN and infinities, in each
     gradient mode, and on a second device, thread or stream. If the device has streams and pinned memory, another call runs on a new stream
-    on which copies that write the arguments are still queued. If the device's module has ``empty_cache``, this function is called right
-    after another call, and before its result is read. The checks ``operators/conditions`` and ``layout/conditions`` use the same
+    on which copies that write the arguments are still queued. If the device's module has ``empty_cache``, this function runs right after
+    another call, before the result of that call is read. The checks ``operators/conditions`` and ``layout/conditions`` use the same
     conditions for other overloads."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
@@ -243,9 +243,9 @@ def derivatives(subject: Subject, name: str, kind: str) -> None:
     that ``torch.func.grad`` gives for a scalar loss. The loss is computed from the function's result. The test ``partly_vectorized``
     applies ``torch.vmap`` with inputs that are stacked along the last dimension, and with ``in_dims=None`` for each input in turn. The test
     ``jacobian`` compares the Jacobians that ``torch.func.jacrev`` gives for the first five elements of the result, and the result of
-    ``torch.func.jvp`` for the gradients of a loss. The test ``vectorized_tangents`` applies ``torch.vmap`` to ``torch.func.jvp``, and uses
-    ``torch.func.jacfwd``. ``torch.func.jvp`` of LSTM and GRU is not tested. Derivatives that torch cannot compute
-    on the CPU are left out."""
+    ``torch.func.jvp`` for the gradients of a loss. The test ``vectorized_tangents`` compares the results of ``torch.vmap`` over
+    ``torch.func.jvp``, and those of ``torch.func.jacfwd`` for a scalar loss. ``torch.func.jvp`` of LSTM and GRU is not tested. Derivatives
+    that torch cannot compute on the CPU are left out."""
     from accelkit_conformance.oracle.derivatives import check_derivatives
 
     check_derivatives(subject, name, kind)

@@ -107,7 +107,7 @@ def training_repeats(subject: Subject) -> None:
 def calls_are_repeated(subject: Subject, name: str) -> None:
     """In deterministic mode, five runs of a call give the same result (or gradients), bit for bit, unless the call raises a RuntimeError
     that says that the call is not deterministic. Most of the calls write several values to one element, or add many numbers, in the forward
-    or in the backward pass. Others sort many equal numbers or choose among them, such as ``sort``, ``topk``, ``mode`` and ``median``; the
+    or in the backward pass. Others, such as ``sort``, ``topk``, ``mode`` and ``median``, sort many equal numbers or choose among them; the
     indices must be the same each time, too. Unless a call has several right results, the result or the gradients are the same as on the
     CPU, within 0.2 % plus 0.002. An element to which several values are assigned has one of these values. A call that the device does not
     implement passes this check, because the tests of operators report it."""

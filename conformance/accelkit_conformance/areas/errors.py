@@ -292,9 +292,9 @@ def invalid_calls_of_modules(subject: Subject, name: str) -> None:
 def invalid_arguments(subject: Subject, kind: str) -> None:
     """Invalid calls raise RuntimeError, IndexError, ValueError or TypeError, and do not change the values of their tensor argument. In the
     case ``draws``, samplers get invalid parameters, dtypes or shapes. In the case ``sizes``, functions that create, view, copy, assign,
-    read, index or change tensors get invalid sizes, strides, shapes or dtypes, or a tensor that does not permit the call, products,
-    normalisations, losses, embedding bags and recurrent cells get an argument with one element or row instead of several, transposed
-    convolutions get an ``output_padding`` that is not smaller than their stride, and ``fold`` gets too few blocks. In the case
+    read, index or change tensors get invalid sizes, strides, shapes or dtypes, or a tensor that does not permit the call. In the same case,
+    products, normalisations, losses, embedding bags and recurrent cells get an argument with one element or row instead of several;
+    transposed convolutions get an ``output_padding`` that is not smaller than their stride; and ``fold`` gets too few blocks. In the case
     ``numbers``, ``full``, ``fill_``, ``masked_fill``, ``pad``, ``clamp`` and similar functions get a number that is too large for the
     dtype, which is int8, uint8, int16, int32 or float16. Calls that return a result on the CPU are left out."""
     from accelkit_conformance.oracle import error_inputs

@@ -286,9 +286,10 @@ def random_calls(subject: Subject, name: str) -> None:
 
 @check("full", requires=["random_state"], over=names_of("vectorized_draws", "FUNCTIONS"))
 def vectorized_draws(subject: Subject, name: str) -> None:
-    """Under ``torch.vmap``, a random function draws other numbers for each of three equal inputs with ``randomness="different"``, and the
-    same numbers for all with ``randomness="same"``. With ``randomness="error"``, it raises RuntimeError. The input is stacked or the same
-    for all calls. Calls that raise an error on the CPU are left out. The same seed gives the same results again."""
+    """Under ``torch.vmap``, a random function draws different numbers for each of three equal inputs with ``randomness="different"``, and
+    the same numbers for all with ``randomness="same"``. With ``randomness="error"``, it raises RuntimeError. Either three equal inputs are
+    stacked, or one input is shared by all three calls. Calls that raise an error on the CPU are left out. The same seed gives the same
+    results again."""
     from accelkit_conformance.oracle.vectorized_draws import check_vectorized_draws
 
     check_vectorized_draws(subject, name)

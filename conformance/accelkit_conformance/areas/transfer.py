@@ -305,9 +305,9 @@ def every_kind_of_copy(subject: Subject, direction: str) -> None:
     not change their source. The copies differ in source dtype, target dtype, source layout, shape and, for ``copy_``, target layout. For
     any two of these properties, the cases cover every pair of choices: for example, every source dtype with every shape. Only dtypes
     that the device has are used. The copied values include fractions, and large integers that both dtypes represent exactly. Tensors of
-    each layout, in some of the layouts with gaps between their elements or rows, are also copied to tensors with the same dtype, shape and
-    strides, whose gaps hold other values. In additional cases, the source or the target is ``conj()`` or ``conj().imag`` of a complex64
-    tensor. In these cases, only the values are checked.
+    each layout are also copied to tensors with the same dtype, shape and strides. In some layouts, there are gaps between elements or rows;
+    the gaps of the source and of the target hold different values. In additional cases, the source or the target is ``conj()`` or
+    ``conj().imag`` of a complex64 tensor. In these cases, only the values are checked.
     """
     from accelkit_conformance.oracle.copy_cases import check_every_copy
 

@@ -68,7 +68,7 @@ class SubtractsTheSquareOfTheMean(Broken):
 
 @mutant("arguments", "fused calls", check="chained_calls")
 class FusesArgmaxWithSoftmax(Broken):
-    """``argmax`` of the result of ``softmax`` returns a number that is no index if the dtype is bfloat16."""
+    """``argmax`` of the result of ``softmax`` returns a number that is not a valid index if the dtype is bfloat16."""
 
     last: Any = None
 

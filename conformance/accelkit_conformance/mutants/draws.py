@@ -129,8 +129,8 @@ class StaysAfterTheFirstState(Broken):
 
 @mutant("random", "random functions under vmap")
 class FusesDropout(_Functions):
-    """``dropout`` is an operator of the plugin that ``torch.vmap`` does not know as random, so that its option ``randomness`` has no effect
-    on ``dropout``."""
+    """``dropout`` calls a custom operator of the plugin. ``torch.vmap`` does not know that this operator is random, so the option
+    ``randomness`` has no effect on it."""
 
     def install(self) -> None:
         super().install()

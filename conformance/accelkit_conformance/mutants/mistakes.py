@@ -154,7 +154,7 @@ class PadsAnyOutput(Broken):
 
 @mutant("errors", "sizes of windows", check="invalid_arguments")
 class FoldsTooFewBlocks(Broken):
-    """``fold`` accepts fewer blocks than its result needs, and takes zeros for the others."""
+    """``fold`` of fewer blocks than its result needs returns zeros instead of raising an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:
@@ -167,7 +167,8 @@ class FoldsTooFewBlocks(Broken):
 
 @mutant("errors", "shapes that do not fit", check="changed_calls")
 class DropsADimension(Broken):
-    """``trace``, ``upsample_nearest2d`` and ``im2col`` drop a leading dimension of length 1 that their argument has too many."""
+    """``trace``, ``upsample_nearest2d`` and ``im2col`` accept an argument with one dimension too many if it is a leading one of length 1,
+    and drop it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         most = {"trace": 2, "upsample_nearest2d": 4, "im2col": 4}

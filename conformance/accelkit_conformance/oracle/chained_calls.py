@@ -71,14 +71,15 @@ def seconds(name: str) -> Mapping[str, Callable[[torch.Tensor], Any]]:
 
 
 def matrix() -> torch.Tensor:
-    """Return a matrix of float32 with the numbers from 0.25 to 18 in steps of 0.25. The distances of the elements of a result are then so
-    large that their order does not depend on the precision of the dtype."""
+    """Return a float32 matrix with the numbers from 0.25 to 18 in steps of 0.25. The elements of a result then differ so much that their
+    order does not depend on the precision of the dtype."""
     numbers = torch.randperm(_ROWS * _COLUMNS, generator=torch.Generator().manual_seed(3))
     return (numbers.view(_ROWS, _COLUMNS) + 1) * 0.25
 
 
 def check_chained_calls(subject: Subject, name: str) -> None:
-    """Compare the functions of the result of ``FIRST[name]`` with the CPU's. Differences are recorded in the subject."""
+    """Apply each function in ``seconds(name)`` to the result of ``FIRST[name]``, and compare with the CPU. Differences are recorded in the
+    subject."""
     first = FIRST[name]
     for what, second in seconds(name).items():
         for dtype in _DTYPES:

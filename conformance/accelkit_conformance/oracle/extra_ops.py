@@ -170,7 +170,8 @@ def _rare(device: Any) -> Any:
 
 
 def _bags_before_the_last_offset(device: Any) -> list[torch.Tensor]:
-    """Return two bags. The last offset is smaller than the number of indices: the index after it is in no bag.
+    """Return the results of ``embedding_bag`` for two bags, in the modes ``sum`` and ``mean``. The last offset is smaller than the number
+    of indices, so the last index is in no bag.
 
     The mode ``max`` and gradients are left out, because torch computes them incorrectly on the CPU.
     """

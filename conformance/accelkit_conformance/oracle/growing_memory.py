@@ -68,8 +68,8 @@ def _check_strided_calls(subject: Subject) -> None:
     """Check that operators on strided views of tiny tensors do not each leave a small object in the memory of the process.
 
     Each round adds two transposed matrices, adds up every other column of a matrix, and multiplies a transposed matrix by another matrix. A
-    series has 20,000 rounds, or as many as take about five seconds. It is not enough for a failure if memory grows in one series, because
-    allocators may get new memory at any time.
+    series has 20,000 rounds, or as many as take about five seconds. Growth in a single series is not a failure, because allocators may get
+    new memory at any time.
 
     Raises:
         AssertionError: If, in each of six series, the resident memory of the process grows by 1 MiB plus 48 bytes per call, or by more.

@@ -188,7 +188,7 @@ def check_values(subject: Subject, kind: str) -> None:
 
     The calls run in a new process. If an error makes the device unusable there, or ends the process, the remaining calls run in another new
     process. If a call raises no error or ends the process, a failure is recorded in ``subject``, and the check continues with the next
-    call. The calls in ``PIVOTS`` may raise no error.
+    call. The calls in ``PIVOTS`` need not raise an error.
 
     Args:
         subject: The plugin under test, with its device.
@@ -207,8 +207,8 @@ def check_values(subject: Subject, kind: str) -> None:
         answers: dict[str, str] = subprocess_checks.ask(__name__, request, 60.0)
         for name, answer in answers.items():
             with subject.sample(name, {"name": name}):
-                assert answer != "no error" or name in PIVOTS, f"{name} with an invalid value in a tensor did not raise an error"
-                assert answer != _ABORTED, f"{name} with an invalid value in a tensor ended the process"
+                assert answer != "no error" or name in PIVOTS, f"{name}: an invalid value in a tensor did not raise an error"
+                assert answer != _ABORTED, f"{name}: an invalid value in a tensor ended the process"
         remaining = remaining[len(answers) :]
 
 

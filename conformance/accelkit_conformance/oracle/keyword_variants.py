@@ -25,7 +25,7 @@ _DTYPES = (torch.bfloat16, torch.complex64, torch.float16, torch.int64, torch.fl
 _ORDINARY = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 # PyTorch does not define the results of these calls for NaN and infinities. They convert such values to integers, sort or count them, or
 # multiply them by zeros that other kernels may skip, such as padding, masked scores and interpolation weights. Kernels that limit the norm
-# of a row (``max_norm``) may or may not square 1e30 in float32.
+# of a row (``max_norm``) can square 1e30 in float32, which overflows.
 _UNDEFINED = re.compile(
     r"grid_sample|histc|bincount|bucketize|searchsorted|unique|isin|max_pool|embedding_bag|quantile|kthvalue|topk|median|conv|interpolate"
     r"|cdist|pdist|dtype=torch\.u?int|alpha=0(,|$)|attn_mask=\.\.\.|is_causal=True|max_norm=0"

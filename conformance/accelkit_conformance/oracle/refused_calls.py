@@ -118,8 +118,8 @@ def _with_other_shapes(given: Any, overload: str) -> Iterator[tuple[str, Any]]:
     for number, (place, tensor) in enumerate((place, leaf) for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)):
         if tensor.layout is not torch.strided or not tensor.numel():
             continue
-        others = {f"a shorter dimension {dim}": tensor.narrow(dim, 0, length - 1) for dim, length in enumerate(tensor.shape) if length > 1}
-        others |= {"another dimension": tensor[None]} | ({"a dimension less": tensor[0]} if tensor.ndim else {})
+        others = {f"dimension {dim} shortened": tensor.narrow(dim, 0, length - 1) for dim, length in enumerate(tensor.shape) if length > 1}
+        others |= {"one more dimension": tensor[None]} | ({"one dimension fewer": tensor[0]} if tensor.ndim else {})
         calls += [
             (f"tensor {number} with {what}", tree_unflatten([*leaves[:place], other.clone(), *leaves[place + 1 :]], spec))
             for what, other in others.items()

@@ -65,7 +65,7 @@ def _check_assigned(found: torch.Tensor, values: torch.Tensor) -> None:
 def _of_equal_elements(choose: Callable[[torch.Tensor], Any], *shape: int, dtype: str = "float32") -> Callable[[Any], torch.Tensor]:
     """Return a function that takes a device and calls ``choose`` with a tensor of this shape whose elements have only seven values.
 
-    The function returns the values and indices that ``choose`` returns as one vector.
+    The function concatenates the values and indices that ``choose`` returns into one vector.
     """
 
     def call(device: Any) -> torch.Tensor:

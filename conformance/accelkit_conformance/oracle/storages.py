@@ -197,6 +197,6 @@ def _queued(subject: Subject) -> _Cases:
         ),
         "to of a storage to the CPU": (to_host, ["cpu", *_NUMBERS.tolist()]),
     }
-    if subject.optional_function("device") is not None:  # torch makes the device current
+    if subject.optional_function("device") is not None:  # torch calls this function to make the device current
         cases["to of a storage in pinned memory"] = (to_device, [True, *_NUMBERS.tolist(), *[0.0] * 12])
     return cases

@@ -47,7 +47,8 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
         subject: The plugin under test, with its device.
         way: The call to check. ``record`` checks ``event.record(producer)``, ``record_event`` checks ``producer.record_event()``,
             ``given_event`` checks ``producer.record_event(event)``, and ``wait`` checks ``event.wait()`` while the consumer is current.
-            ``foreign_wait`` checks ``consumer.wait_event(event)`` with an event that was recorded on the current stream of its own origin.
+            ``foreign_wait`` checks ``consumer.wait_event(event)`` with an event that was recorded on the current stream, where both event
+            and stream are torch's, or both are the device module's.
 
     Raises:
         AssertionError: If the event completes before the work of the producer, or if the consumer does not wait for this work.

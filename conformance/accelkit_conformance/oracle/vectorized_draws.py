@@ -43,7 +43,7 @@ def check_vectorized_draws(subject: Subject, name: str) -> None:
     """Call a random function under ``torch.vmap`` with three equal inputs, and with one input for all three calls.
 
     Raises:
-        AssertionError: If a ``randomness`` does not have the effect that torch documents.
+        AssertionError: If a value of ``randomness`` does not have the effect that torch documents.
     """
     require_dtypes(subject, torch.float32)
     for is_stacked in (True, False):
@@ -55,7 +55,7 @@ def check_vectorized_draws(subject: Subject, name: str) -> None:
                 rows = _rows(subject, subject.device, name, randomness, is_stacked=is_stacked)
                 assert rows is not None, "the call raises an error, but not on the CPU"
                 distinct = len(rows.unique(dim=0))
-                assert distinct == number, f"{distinct} of the {_SETS} results are different; {number} should be"
+                assert distinct == number, f"the {_SETS} results contain {distinct} distinct rows instead of {number}"
                 again = _rows(subject, subject.device, name, randomness, is_stacked=is_stacked)
                 assert again is not None, "the second call raises an error"
                 assert torch.equal(rows, again), "the same seed gives another result"

@@ -154,7 +154,8 @@ def _or_without_backends() -> str:
 
 
 def _cache() -> Availability:
-    """Check that a file can be written into the cache folder. A temporary file is written, because the disk may be full."""
+    """Check that a file can be written into the cache folder. Writes a temporary file, because a folder on a full disk still looks
+    writable."""
     try:
         folder = private_folder(verdict_cache.cache_folder())
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
@@ -162,7 +163,7 @@ def _cache() -> Availability:
     except UntrustedFileError as error:
         return Availability.broken(f"{error.what}: {error.why}", error.hint)
     except (OSError, RuntimeError) as error:
-        hint = "make room in it, or set ACCELKIT_CACHE_DIR to a writable folder; without a cache, plugins are tested again each time"
+        hint = "check the free space and the permissions, or set ACCELKIT_CACHE_DIR; without a cache, plugins are tested again each time"
         return Availability.broken(f"no file can be written into the cache folder: {error}", hint)
     return Availability.usable(str(folder))
 

@@ -82,7 +82,7 @@ def reporting_errors(is_json: Callable[[], bool]) -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Make the process discard what it prints to standard output, so that it does not try to write it when it exits."""
+    """Redirect standard output to the null device, so that Python does not try to write the buffered output again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

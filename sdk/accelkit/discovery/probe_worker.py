@@ -165,8 +165,8 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
     """Import a plugin and check that it works. The checks depend on the kind of the plugin.
 
     An accelerator is probed. If it is usable, an instance of it is created, its ``build`` and ``load`` are called, and a small computation
-    is run on its device. A precision is only probed. For a plugin of any other kind, an instance is created; the methods of a hook plugin
-    are also checked against their specifications.
+    is run on its device. A precision is only probed. A strategy is probed and, if it is usable, an instance is created. For a cluster
+    environment or a hook plugin, an instance is created; the methods of a hook plugin are also checked against their specifications.
 
     The import of a third-party plugin is checked for side effects.
     """

@@ -14,7 +14,7 @@ def check_function(function: object, method: str, call: str) -> None:
     """Check that ``function`` can be called.
 
     Args:
-        function: The argument of the user.
+        function: The argument that the user passed.
         method: The method of ``Runtime`` that got the argument.
         call: The call that the method makes, such as ``function(batch_size)``.
 
@@ -33,7 +33,7 @@ def check_model(model: object, method: str) -> None:
     """Check that ``model`` is a module.
 
     Args:
-        model: The argument of the user.
+        model: The argument that the user passed.
         method: The method of ``Runtime`` that got the argument.
 
     Raises:
@@ -48,7 +48,7 @@ def check_model(model: object, method: str) -> None:
 
 
 def path_of(given: str | os.PathLike[str]) -> Path:
-    """Return a path that the user gave as a ``Path``.
+    """Convert the path that the user gave to a ``Path``, and return it.
 
     Raises:
         UsageError: If the path is empty, which would mean the current folder, or is not a path.
@@ -57,6 +57,6 @@ def path_of(given: str | os.PathLike[str]) -> Path:
         return Path(given)
     raise UsageError(
         f"{given!r:.80} is not a path",
-        why="checkpoints and weights are saved to and loaded from a path that is a string or a pathlib.Path, and is not empty",
-        hint='give the name of a folder, such as "checkpoints"',
+        why="a path must be a non-empty string or a pathlib.Path",
+        hint='pass a path, such as "checkpoints"',
     )

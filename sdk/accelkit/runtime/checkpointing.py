@@ -292,7 +292,7 @@ class Checkpointing:
             yield f"loader_{index}", loader
 
     def _warn_without_model(self, parts: Mapping[str, Any]) -> None:
-        """Warn once, on the main process, if no model is saved. A registered object with tensors of floats may hold a model."""
+        """Warn once, on the main process, if no model is saved. A registered object with floating-point tensors may hold a model."""
         has_module = any(isinstance(thing, torch.nn.Module) for thing in (*self._objects.modules, *self._objects.registered))
         if has_module or self._has_warned or not self._rank_info.is_main_process:
             return

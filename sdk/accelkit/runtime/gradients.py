@@ -122,8 +122,8 @@ class Gradients:
         if not objects.modules and session.configuration.num_processes > 1:
             raise UsageError(
                 "no model has been passed to rt.prepare",
-                why=f"each of the {session.configuration.num_processes} processes would train its own model, because only prepared models "
-                "share their gradients",
+                why=f"each of the {session.configuration.num_processes} processes would train its own model, because only the gradients "
+                "of prepared models are reduced across processes",
                 hint="call model, optimizer = rt.prepare(model, optimizer), or call loss.backward() if the model is distributed in another "
                 "way",
             )

@@ -106,9 +106,10 @@ class Stepping:
         return result
 
     def _check_gradients(self, optimizer: torch.optim.Optimizer, closure: Any) -> None:
-        """Check that the gradients for this step were divided by the number of micro-batches, and only for as many micro-batches.
+        """Raise an error if the gradients for this step were not divided by the number of micro-batches, and warn once if the step was
+        taken outside ``accumulate``.
 
-        A closure computes gradients during the step, so the first check is not made if there is one.
+        If there is a closure, no error is raised, because the closure computes the gradients during the step.
 
         Raises:
             UsageError: If ``Runtime.backward``, which divides the loss, has not been called since the last step of this optimizer.

@@ -437,8 +437,9 @@ class Runtime:
             kwargs: The arguments ``gradient``, ``retain_graph``, ``create_graph`` and ``inputs`` of ``torch.Tensor.backward``.
 
         Raises:
-            UsageError: If ``loss`` is not a tensor. At the first call, also if a job of several processes has prepared no model, or if the
-                precision scales gradients (``16-mixed``) and no optimizer has been prepared.
+            UsageError: If ``loss`` is not a tensor (after the first call, torch may raise its own error instead). Until a call has
+            succeeded, also if no model has been prepared in a job of several processes, or if the precision scales gradients (``16-mixed``)
+            and no optimizer has been prepared.
         """
         self._gradients.backward(loss, **kwargs)
         self._shorten_calls()
@@ -999,7 +1000,7 @@ class Runtime:
         return batch_size.find_executable_batch_size(
             function,
             starting_batch_size,
-            before_attempt=lambda: self.__dict__.pop("backward", None),  # a shortened backward does not divide losses
+            before_attempt=lambda: self.__dict__.pop("backward", None),  # the one that _shorten_calls has set may not divide losses
             session=self._session,
             collectives=self._collectives,
             preparation=self._preparation,

@@ -196,7 +196,8 @@ def warn_once(topic: str, text: str) -> None:
 
 
 def _warn_of_ignored(records: Sequence[PluginRecord], candidates: Sequence[Candidate]) -> str:
-    """Warn about each accelerator without which ``auto`` continues although its device may be present, and return the names as text.
+    """Warn about each accelerator that ``auto`` ignores although its device may be present. Return their names, each with its status, as
+    text.
 
     These are the accelerators that are broken or incompatible, and those whose name is in conflict. Plugins with the same problem, such as
     two that claim one name, share a warning.

@@ -39,7 +39,8 @@ class Precision:
 
     @classmethod
     def probe(cls) -> Availability:
-        """Return whether what the precision needs on this machine, such as a package, is installed. The default returns usable.
+        """Return whether what the precision needs on this machine, such as a package, is installed. The default implementation returns
+        ``Availability.usable()``.
 
         Called in a child process, by commands such as ``accelkit list``, and when a third-party plugin is tried. It must not import torch.
         """

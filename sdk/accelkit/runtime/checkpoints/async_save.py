@@ -1,7 +1,7 @@
 """Save in a background thread. The program waits for this thread before it exits.
 
 If the last save of a program has failed and nothing has raised its error, the error is printed when the program exits, and the exit status
-is 1, so that a scheduler does not take the job as successful.
+is 1, so that a scheduler does not regard the job as successful.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def _report() -> None:
 class _ExitStatus:
     """Ends the process with status 1 when Python deletes the global variables of this module, if a save has failed.
 
-    Python cannot change the exit status any more once it waits for threads. It deletes the variables at the very end, after all ``atexit``
-    functions have run and the standard streams have been flushed, so ``os._exit`` leaves nothing undone that Python guarantees.
+    When Python waits for threads at exit, an exception can no longer change the exit status. It deletes the variables at the very end,
+    after all ``atexit`` functions have run and the standard streams have been flushed, so ``os._exit`` skips nothing that Python guarantees
+    to do.
     """
 
     def __init__(self) -> None:

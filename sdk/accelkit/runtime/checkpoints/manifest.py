@@ -183,7 +183,7 @@ def damaged(step: Path, name: str, why: str) -> CheckpointError:
     other = None
     with contextlib.suppress(OSError, CheckpointError):  # the folder may have been removed while the checkpoint was being verified
         other = step_dirs.newest_in(step.parent, other_than=step)
-    hint = "the folder contains no other checkpoint"
+    hint = "restore the files from a backup, or start a new run; no other checkpoint was found in the folder"
     if other is not None:
-        hint = f"remove the folder {step}; rt.resume and rt.load_state of {step.parent} then load {other}"
+        hint = f"remove the folder {step}; rt.resume({str(step.parent)!r}) and rt.load_state({str(step.parent)!r}) then load {other}"
     return CheckpointError(f"the checkpoint {step} is damaged", why=f"{name}: {why}", hint=hint)

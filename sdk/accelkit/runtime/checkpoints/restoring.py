@@ -40,7 +40,7 @@ def check_objects(prepared: Iterable[str], saved: Iterable[str], source: Path) -
 def class_names(objects: Mapping[str, Any]) -> dict[str, str]:
     """Return the names of the classes of the optimizers and schedulers among ``objects``, by the name of the object.
 
-    The class that ``prepare`` may have given an object has the name of the user's class.
+    If ``prepare`` has replaced the class of an object with a subclass, the name is still that of the user's class.
     """
     kinds = (torch.optim.Optimizer, LRScheduler)
     return {name: f"{type(thing).__module__}.{type(thing).__qualname__}" for name, thing in objects.items() if isinstance(thing, kinds)}
@@ -65,8 +65,8 @@ def check_classes(prepared: Mapping[str, str], saved: Mapping[str, str], source:
         if own.rpartition(".")[2] != other.rpartition(".")[2] or own.startswith("torch.") != other.startswith("torch."):
             kind = name.partition("_")[0]
             raise CheckpointError(
-                f"{name} has another class than in {source}",
-                why=f"its class is {own}, and the {kind} that was saved is of the class {other}",
+                f"the class of {name} differs from the class in {source}",
+                why=f"its class is {own}, and the class of the saved {kind} is {other}",
                 hint=f"prepare the class that was saved; to go on with another {kind}, load the checkpoint with the old one, "
                 "export the weights with rt.save_model, and load them into the model of a new run",
             )

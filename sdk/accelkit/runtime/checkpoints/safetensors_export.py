@@ -69,7 +69,7 @@ def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | 
 
     def blame(error: Exception) -> CheckpointError:
         disk = disk_error(error)
-        is_of_disk = disk is not None or "os error" in str(error)  # safetensors raises no OSError, but quotes it
+        is_of_disk = disk is not None or "os error" in str(error)  # the message of safetensors' own error contains it
         cause = disk or error
         return CheckpointError(
             f"the weights could not be saved to {folder}",

@@ -115,7 +115,8 @@ def remove_leftovers(root: Path) -> None:
 
 
 def check_same_folder(own: Path, main: Path, rank: int) -> None:
-    """Check that this process was given the same folder as rank 0. Called once this process does not see what rank 0 sees.
+    """Check that this process was given the same folder as rank 0. Called when this process cannot see a file or folder that rank 0 can
+    see.
 
     The check cannot come earlier, because machines may see one folder under different paths.
 
