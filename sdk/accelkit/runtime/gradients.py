@@ -104,7 +104,12 @@ class Gradients:
         """
         if self._is_checked:
             return False
-        return self._scales_gradients() or (not self._objects.modules and self._session.configuration.num_processes > 1)
+        return self._scales_gradients() or self._lacks_model()
+
+    def _lacks_model(self) -> bool:
+        """Return whether a job of several processes has prepared no model. An engine strategy has an error of its own for this."""
+        is_engine = isinstance(self._strategy, EngineStrategy)
+        return not is_engine and not self._objects.modules and self._session.configuration.num_processes > 1
 
     def _scales_gradients(self) -> bool:
         """Return whether only the steps of prepared optimizers divide the gradients of ``backward`` by a scale."""
@@ -119,7 +124,7 @@ class Gradients:
                 prepared.
         """
         is_scaling, session, objects = self._scales_gradients(), self._session, self._objects
-        if not objects.modules and session.configuration.num_processes > 1:
+        if self._lacks_model():
             raise UsageError(
                 "no model has been passed to rt.prepare",
                 why=f"each of the {session.configuration.num_processes} processes would train its own model, because only the gradients "
