@@ -45,7 +45,7 @@ def generated() -> str:
     ends with the mutation scores.
     """
     outcomes = mutation_scores.read()
-    written_mutants = mutation_scores.recorded_rows(outcomes)
+    scores = mutation_scores.recorded_rows(outcomes)
     lines = ["## Results", "", "| kind | meaning |", "|---|---|", *(f"| {kind} | {meaning} |" for kind, meaning in MEANING.items()), ""]
     lines += ["## What each area asserts", ""]
     for area in checks.AREAS:
@@ -67,7 +67,7 @@ def generated() -> str:
             first = profiles.first_profiles()[f"{area}/{one.name}"]
             lines.append(f"| `{one.name}`{of} | {first} | {_one_line(one.description)} | {needs} |")
         lines.append("")
-    lines += [*_numbers(written_mutants), *mutation_scores.section(written_mutants, outcomes)]
+    lines += [*_numbers(scores), *mutation_scores.section(scores, outcomes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -86,12 +86,12 @@ def _numbers(scores: Sequence[Mapping[str, Any]]) -> list[str]:
         "began to record its results, and how many were detected. A plugin counts as detected if a test of the area that the plugin "
         "breaks failed."
     )
-    rows, written = [], collections.Counter(one.kind for one in all_mutants())
+    rows, num_mutants = [], collections.Counter(one.kind for one in all_mutants())
     for kind in checks.SUBJECT_KINDS:
         tests = [f"{len(profiles.suite(profile, newest, kind).tests):,}" for profile in checks.PROFILES]
         of_kind = [one for one in scores if one["kind"] == kind]
         run, detected = (sum(one[column] for one in of_kind) for column in ("mutants", "full"))
-        rows.append([NAMES[kind], *tests, written[kind], run, detected])
+        rows.append([NAMES[kind], *tests, num_mutants[kind], run, detected])
     head = ["kind", *(f"`{profile}`" for profile in checks.PROFILES), "mutants", "run", "detected"]
     return ["## Tests and mutants of each kind of plugin", "", *textwrap.wrap(text, 100), "", *mutation_scores.table(head, rows), ""]
 

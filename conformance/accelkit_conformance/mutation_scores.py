@@ -9,6 +9,7 @@ recorded test of each mutant first.
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import sys
 import textwrap
@@ -61,6 +62,7 @@ def update(outcomes: Outcomes, matrix: Mapping[str, Any]) -> None:
     outcomes["killers"] = dict(sorted(killers.items()))
 
 
+@functools.cache
 def _profiles(kind: str) -> dict[str, Collection[str]]:
     """Return the tests in each profile for a kind of plugin and the installed torch."""
     return {profile: frozenset(profiles.suite(profile, installed_version("torch") or "", kind).tests) for profile in checks.PROFILES}

@@ -20,7 +20,7 @@ pytestmark = [
     ids=" ".join,
 )
 @pytest.mark.parametrize("is_buffered", [True, False])
-def test_an_output_that_cannot_be_written_is_one_line(arguments, is_buffered):
+def test_the_error_for_output_that_cannot_be_written_is_one_line(arguments, is_buffered):
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     environ |= {} if is_buffered else {"PYTHONUNBUFFERED": "1"}
     with open("/dev/full", "w") as full:
